@@ -1,0 +1,48 @@
+# `make train` and `make test` make the environment first, from the locked versions.
+
+PYTHON ?= python3
+VENV := .venv
+PARITY_VENV := .venv-parity
+PIP := -m pip --disable-pip-version-check install --quiet --quiet
+ARGS ?=
+
+.PHONY: env train test lint parity python-is-new-enough
+
+env: $(VENV)/.ready
+
+train: env
+	$(VENV)/bin/python -m experiments.train --config=configs/base.py --workdir=runs/base $(ARGS)
+
+test: env
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: env
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+# The live comparison with transformers on torch, in an environment of its own.
+parity: $(PARITY_VENV)/.ready
+	$(PARITY_VENV)/bin/python -m pytest -m parity $(ARGS)
+
+$(VENV)/.ready: requirements.lock requirements-test.lock | python-is-new-enough
+	$(call make_environment,$(VENV),requirements-test.lock)
+
+$(PARITY_VENV)/.ready: requirements.lock requirements-test.lock requirements-parity.lock | python-is-new-enough
+	$(call make_environment,$(PARITY_VENV),requirements-parity.lock)
+
+define make_environment
+@echo "Making $(1) from $(2); this takes a few minutes."
+@rm -rf $(1)
+@$(PYTHON) -m venv $(1)
+@$(1)/bin/python $(PIP) -r $(2)
+@$(1)/bin/python $(PIP) --no-deps --no-build-isolation --editable .
+@touch $(1)/.ready
+endef
+
+python-is-new-enough:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "mempo_jax needs Python >= 3.11, and there is no '$(PYTHON)' on PATH." \
+	    "Name one: make PYTHON=/path/to/python3.11 env" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "mempo_jax needs Python >= 3.11; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
+	    "Name another: make PYTHON=python3.11 env" >&2; exit 1; }

@@ -1,0 +1,1 @@
+"""Launchers: flags in, files out."""

@@ -1,0 +1,240 @@
+"""The command line: ``--config=FILE.py``, ``--config.FIELD=VALUE``, and a few options.
+
+Overrides are typed by the value that they replace. A field that does not exist, or a
+value of another type, is a ``ConfigError`` of one line that names the nearest field.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import importlib.util
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ml_collections import ConfigDict
+
+from mempo_jax.settings import ConfigError, nearest
+
+PREFIX = "--config."
+BOOLEANS = {"true": True, "1": True, "yes": True} | {
+    "false": False,
+    "0": False,
+    "no": False,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A parsed command line.
+
+    ``config`` is None where no ``--config`` was given; ``overrides`` are its changed
+    fields by dotted name, without the leading ``config.``; ``options`` the rest.
+    """
+
+    config: ConfigDict | None
+    overrides: dict[str, Any]
+    options: argparse.Namespace
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see --help")
+
+
+def parse(
+    argv: Sequence[str],
+    *,
+    description: str,
+    add_options: Callable[[argparse.ArgumentParser], object],
+    config_required: bool = True,
+) -> Command:
+    """Reads a launcher's command line.
+
+    Args:
+      argv: the arguments, without the program's name.
+      description: what ``--help`` says.
+      add_options: receives the parser to add the launcher's own options to.
+      config_required: whether ``--config`` must be given.
+
+    Raises:
+      ConfigError: an unknown option or field, a value that does not fit, or a config
+        file that is missing or not one.
+    """
+    parser = _Parser(description=description, allow_abbrev=False)
+    parser.add_argument(
+        "--config",
+        metavar="FILE.py",
+        required=config_required,
+        help="a config file; --config.FIELD=VALUE overrides one of its fields",
+    )
+    add_options(parser)
+    options, rest = parser.parse_known_args(list(argv))
+    pairs = _override_pairs(rest, list(parser._option_string_actions))
+    if options.config is None:
+        if pairs:
+            raise ConfigError(f"{PREFIX}{pairs[0][0]}: give --config=FILE.py as well")
+        return Command(None, {}, options)
+    config = load_config(options.config)
+    overrides = {path: override(config, path, text) for path, text in pairs}
+    return Command(config, overrides, options)
+
+
+def load_config(path: str) -> ConfigDict:
+    """The ConfigDict that ``get_config()`` of the python file ``path`` returns."""
+    file = pathlib.Path(path)
+    if not file.is_file():
+        near = nearest(file.name, [each.name for each in file.parent.glob("*.py")])
+        hint = f"; the nearest is {file.parent / near}" if near else ""
+        raise ConfigError(f"--config={path}: no such file{hint}")
+    spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--config={path}: expected a python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise ConfigError(f"--config={path}: expected it to define get_config()")
+    config = module.get_config()
+    if not isinstance(config, ConfigDict):
+        raise ConfigError(
+            f"--config={path}: expected get_config() to return a ConfigDict, got"
+            f" {type(config).__name__}"
+        )
+    return config
+
+
+def override(config: ConfigDict, path: str, text: str) -> Any:
+    """Sets the field ``path`` of ``config`` from ``text``; returns the new value."""
+    *parents, name = path.split(".")
+    part: Any = config
+    for parent in parents:
+        part = part[parent] if isinstance(part, ConfigDict) and parent in part else None
+    if not isinstance(part, ConfigDict) or name not in part:
+        near = nearest(path, _leaves(config))
+        raise ConfigError(
+            f"config.{path}: unknown field"
+            + (f"; the nearest is config.{near}" if near else "")
+        )
+    old = part[name]
+    if isinstance(old, Mapping | ConfigDict):
+        raise ConfigError(
+            f"config.{path}: this is a section; set one of its fields:"
+            f" {', '.join(sorted(old))}"
+        )
+    expected = type(old) if old is not None else part.get_type(name)
+    value = parse_value(text, expected, old, f"config.{path}")
+    with part.unlocked(), part.ignore_type():
+        part[name] = value
+    return value
+
+
+def parse_value(text: str, expected: type, old: Any, path: str) -> Any:
+    """``text`` as a value of the type ``expected``, that of the present value ``old``.
+
+    Tuples are written ``a,b`` or ``('a', 'b')``; their elements take the type of the
+    old ones. A field whose value is None takes any Python literal, else the text.
+    """
+    if issubclass(expected, (tuple, list)):
+        return _parse_tuple(text, old, path)
+    if old is None and text.lower() == "none":
+        return None
+    if expected is type(None):
+        return _literal(text)
+    if expected is str:
+        return text
+    try:
+        value = _PARSERS[expected](text)
+    except KeyError:
+        raise ConfigError(
+            f"{path}: a value of type {expected.__name__} cannot be given on the"
+            " command line; change it in a config file"
+        ) from None
+    except ValueError:
+        raise ConfigError(
+            f"{path}: expected {expected.__name__}, got {text!r}"
+        ) from None
+    return value
+
+
+def _parse_tuple(text: str, old: Sequence[Any] | None, path: str) -> tuple[Any, ...]:
+    stripped = text.strip()
+    if stripped[:1] in ("(", "["):
+        items = _literal(stripped)
+        if isinstance(items, str):  # brackets around bare words: (a, b)
+            items = _split(stripped.strip("()[]"))
+    else:
+        items = _split(stripped)
+    if not isinstance(items, (tuple, list)):
+        items = (items,)  # ('a') is a string to Python; here it means one element
+    kinds = {type(each) for each in old or ()}
+    if len(kinds) != 1:
+        return tuple(
+            _literal(each) if isinstance(each, str) else each for each in items
+        )
+    (kind,) = kinds
+    return tuple(
+        parse_value(str(each), kind, each, f"{path}[{i}]")
+        for i, each in enumerate(items)
+    )
+
+
+def _split(text: str) -> list[str]:
+    return [each.strip().strip("'\"") for each in text.split(",") if each.strip()]
+
+
+def _bool(text: str) -> bool:
+    if text.lower() not in BOOLEANS:
+        raise ValueError(text)
+    return BOOLEANS[text.lower()]
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+_PARSERS: Mapping[type, Callable[[str], Any]] = {bool: _bool, int: int, float: _float}
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _leaves(config: ConfigDict, prefix: str = "") -> list[str]:
+    names = []
+    for name, value in config.items():
+        if isinstance(value, ConfigDict):
+            names += _leaves(value, f"{prefix}{name}.")
+        else:
+            names.append(prefix + name)
+    return names
+
+
+def _override_pairs(rest: list[str], known: list[str]) -> list[tuple[str, str]]:
+    """Splits the arguments argparse did not know into (field, text) pairs."""
+    pairs = []
+    waiting = list(rest)
+    while waiting:
+        word = waiting.pop(0)
+        flag, equals, text = word.partition("=")
+        if not flag.startswith("--"):
+            raise ConfigError(
+                f"{word}: unknown argument; options begin with --, as in --config"
+            )
+        if not flag.startswith(PREFIX):
+            near = nearest(flag, [each for each in known if each.startswith("--")])
+            raise ConfigError(f"{flag}: unknown option; the nearest is {near}")
+        if not equals:
+            if not waiting or waiting[0].startswith("--"):
+                raise ConfigError(f"{flag}: expected a value, as in {flag}=VALUE")
+            text = waiting.pop(0)
+        pairs.append((flag[len(PREFIX) :], text))
+    return pairs

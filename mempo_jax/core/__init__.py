@@ -1,0 +1,40 @@
+"""Pure functions of arrays: advantages, credit, divergences, objective, log-probs."""
+
+from mempo_jax.core.advantages import (
+    AdvantageSettings,
+    degenerate,
+    group_advantage,
+    group_normalise,
+    outcome_gate,
+)
+from mempo_jax.core.credit import CreditSettings, OpCredit, assign, to_tokens
+from mempo_jax.core.divergences import kl_coefficient, kl_k1, kl_k2, kl_k3
+from mempo_jax.core.log_probs import (
+    shifted_log_probs,
+    shifted_log_probs_and_entropy,
+    token_log_probs,
+    token_log_probs_and_entropy,
+)
+from mempo_jax.core.objective import clipped_surrogate, policy_objective
+
+__all__ = [
+    "AdvantageSettings",
+    "CreditSettings",
+    "OpCredit",
+    "assign",
+    "clipped_surrogate",
+    "degenerate",
+    "group_advantage",
+    "group_normalise",
+    "kl_coefficient",
+    "kl_k1",
+    "kl_k2",
+    "kl_k3",
+    "outcome_gate",
+    "policy_objective",
+    "shifted_log_probs",
+    "shifted_log_probs_and_entropy",
+    "to_tokens",
+    "token_log_probs",
+    "token_log_probs_and_entropy",
+]

@@ -1,0 +1,51 @@
+"""Small figures about a batch, as dicts of scalars; nothing here enters the loss."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from mempo_jax.core.advantages import degenerate
+from mempo_jax.core.masking import masked_mean, masked_sum
+from mempo_jax.types import Array
+
+
+def group_figures(
+    reward: Array, task_score: Array, valid: Array, advantage: Array
+) -> dict[str, Array]:
+    """What the groups look like; all arrays [G, S].
+
+    reward_std is the mean over groups of the population std inside a group;
+    degenerate_share counts groups whose rewards are all equal, no_outcome_share those
+    whose task scores are (both: of the groups that have a valid member).
+    """
+    valid = jnp.asarray(valid, bool)
+    live = valid.any(axis=-1)
+    centred = jnp.asarray(reward) - masked_mean(reward, valid, -1, keepdims=True)
+    variance = masked_mean(jnp.where(valid, centred, 0) ** 2, valid, -1)
+    return {
+        "reward_mean": masked_mean(reward, valid),
+        "task_score_mean": masked_mean(task_score, valid),
+        "reward_std": masked_mean(jnp.sqrt(variance), live),
+        "degenerate_share": masked_mean(degenerate(reward, valid), live),
+        "no_outcome_share": masked_mean(degenerate(task_score, valid), live),
+        "advantage_abs_mean": masked_mean(jnp.abs(advantage), valid),
+        "valid_share": jnp.mean(valid.astype(jnp.float32)),
+    }
+
+
+def credit_sums(weight: Array, bonus: Array, op_id: Array, mask: Array) -> dict:
+    """Sums over counted tokens, [B, T] each; divide each by the number of tokens.
+
+    weighted counts tokens whose weight is not 0, with_bonus those with a bonus,
+    op_tokens those that spell an op.
+    """
+    return {
+        "weighted": masked_sum(weight != 0, mask),
+        "with_bonus": masked_sum(bonus != 0, mask),
+        "op_tokens": masked_sum(jnp.asarray(op_id) >= 0, mask),
+    }
+
+
+def padding_share(token_mask: Array) -> Array:
+    """Share of [B, T] that is padding."""
+    return 1 - jnp.mean(jnp.asarray(token_mask).astype(jnp.float32))

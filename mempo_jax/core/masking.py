@@ -1,0 +1,45 @@
+"""Masked arithmetic: what a mask leaves out is replaced before it is used.
+
+Multiplying by a mask after ``exp`` or ``log`` turns garbage in padding into NaN, in the
+value or in the gradient. Everything here selects with ``where`` first.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from mempo_jax.types import Array
+
+
+def as_float(values: Array) -> Array:
+    """``values`` as a float array of at least 32 bits."""
+    values = jnp.asarray(values)
+    return values.astype(jnp.promote_types(values.dtype, jnp.float32))
+
+
+def keep(values: Array, mask: Array, fill: float = 0.0) -> Array:
+    """``values`` where ``mask``, else ``fill``; what is left out gets no gradient."""
+    values = as_float(values)
+    return jnp.where(mask, values, jnp.asarray(fill, values.dtype))
+
+
+def masked_sum(values: Array, mask: Array, axis=None, keepdims: bool = False) -> Array:
+    """Sum of the values where ``mask``; 0 where nothing is counted."""
+    return jnp.sum(keep(values, mask), axis=axis, keepdims=keepdims)
+
+
+def masked_mean(values: Array, mask: Array, axis=None, keepdims: bool = False) -> Array:
+    """Mean of the values where ``mask``; 0 where nothing is counted."""
+    total = masked_sum(values, mask, axis, keepdims)
+    count = masked_sum(jnp.ones_like(as_float(values)), mask, axis, keepdims)
+    return total / jnp.maximum(count, 1)
+
+
+def masked_max(values: Array, mask: Array, axis=None, keepdims: bool = False) -> Array:
+    """Largest value where ``mask``; -inf where nothing is counted."""
+    return jnp.max(keep(values, mask, -jnp.inf), axis=axis, keepdims=keepdims)
+
+
+def masked_min(values: Array, mask: Array, axis=None, keepdims: bool = False) -> Array:
+    """Smallest value where ``mask``; inf where nothing is counted."""
+    return jnp.min(keep(values, mask, jnp.inf), axis=axis, keepdims=keepdims)

@@ -1,0 +1,179 @@
+"""The clipped policy objective with a KL penalty; takes log-probs, not a model.
+
+It returns (sum, count), so that micro-batches add up to exactly the whole batch:
+loss = (sum of loss_sum) / max(sum of count, 1).
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+
+from mempo_jax.core.divergences import ESTIMATORS, bounded_log_ratio, kl_k3
+from mempo_jax.core.masking import as_float, keep, masked_sum
+from mempo_jax.types import Array
+
+AGGREGATIONS = ("token_mean", "trajectory_mean", "constant")
+AUX_KEYS = ("tokens", "kl", "old_kl", "ratio", "clip_fraction", "abs_advantage")
+
+
+def clipped_surrogate(
+    log_probs: Array,
+    old_log_probs: Array,
+    advantage: Array,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> Array:
+    """min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A), to be maximised.
+
+    Source: PPO, Schulman et al. 2017 (arXiv:1707.06347), equation 7; two bounds as in
+    DAPO's Clip-Higher, Yu et al. 2025 (arXiv:2503.14476), section 3.1; ``dual_clip`` c
+    (> 1) bounds it below by c A where A < 0: Ye et al. 2020 (arXiv:1912.09729).
+
+    Args:
+      log_probs, old_log_probs, advantage: [B, T].
+
+    Returns:
+      [B, T].
+    """
+    advantage = as_float(advantage)
+    ratio = jnp.exp(bounded_log_ratio(log_probs, old_log_probs))
+    bounded = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
+    surrogate = jnp.minimum(ratio * advantage, bounded * advantage)
+    if dual_clip is None:
+        return surrogate
+    if dual_clip <= 1:
+        raise ValueError(f"dual_clip must be above 1, or None for off; got {dual_clip}")
+    floor = jnp.maximum(surrogate, dual_clip * advantage)
+    return jnp.where(advantage < 0, floor, surrogate)
+
+
+def policy_objective(
+    log_probs: Array,
+    old_log_probs: Array,
+    ref_log_probs: Array,
+    advantage: Array,
+    mask: Array,
+    *,
+    clip_low: float,
+    clip_high: float,
+    kl_coef: Array | float,
+    kl_estimator: str = "k3",
+    kl_mask: Array | None = None,
+    aggregation: str = "token_mean",
+    trajectory_index: Array | None = None,
+    dual_clip: float | None = None,
+    constant_length: int | None = None,
+    trajectory_token_count: Array | None = None,
+    entropy: Array | None = None,
+) -> tuple[Array, Array, dict[str, Array]]:
+    """Sum of -surrogate + kl_coef * KL over counted tokens, and what to divide it by.
+
+    ``token_mean`` divides by all counted tokens (DAPO, arXiv:2503.14476, section 3.3);
+    ``trajectory_mean`` averages inside each trajectory, then over trajectories that
+    have counted tokens (GRPO, arXiv:2402.03300, equation 3); ``constant`` divides by
+    trajectories x a fixed length (Dr. GRPO, arXiv:2503.20783).
+
+    Args:
+      log_probs, old_log_probs, ref_log_probs, advantage: [B, T]; may hold anything
+        where not counted. Gradients flow through ``log_probs`` alone.
+      mask: bool [B, T], the counted tokens.
+      clip_low, clip_high, dual_clip: see ``clipped_surrogate``.
+      kl_coef: scalar.
+      kl_estimator: "k1", "k2" or "k3".
+      kl_mask: bool [B, T], counted tokens that pay KL; None: all. The divisor does not
+        depend on it.
+      aggregation: one of ``AGGREGATIONS``.
+      trajectory_index: int [B]; None makes every row its own trajectory.
+      constant_length: tokens, for "constant"; None takes T.
+      trajectory_token_count: [N], counted tokens of each trajectory in the whole
+        optimiser batch. Needed where a trajectory's rows may lie in several
+        micro-batches; None counts inside this call.
+      entropy: [B, T], only summed into ``aux``.
+
+    Returns:
+      loss_sum and count, scalars, and ``aux``: sums over counted tokens (divide each by
+      ``aux["tokens"]``): kl (to the reference), old_kl (to the old policy), ratio,
+      clip_fraction, abs_advantage, entropy if given.
+
+    Raises:
+      ValueError: unknown estimator or aggregation.
+    """
+    _check_choice("kl_estimator", kl_estimator, tuple(ESTIMATORS))
+    _check_choice("aggregation", aggregation, AGGREGATIONS)
+    mask = jnp.asarray(mask, bool)
+    current = keep(log_probs, mask)
+    old, ref, gain = (
+        lax.stop_gradient(keep(values, mask))
+        for values in (old_log_probs, ref_log_probs, advantage)
+    )
+    surrogate = clipped_surrogate(
+        current, old, gain, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
+    )
+    kl = ESTIMATORS[kl_estimator](current, ref)
+    pays_kl = mask if kl_mask is None else mask & jnp.asarray(kl_mask, bool)
+    loss = -surrogate + as_float(kl_coef) * keep(kl, pays_kl)
+    weight, count = token_weights(
+        mask, aggregation, trajectory_index, constant_length, trajectory_token_count
+    )
+    aux = _sums(current, old, gain, kl, mask, clip_low, clip_high)
+    if entropy is not None:
+        aux["entropy"] = masked_sum(lax.stop_gradient(entropy), mask)
+    return jnp.sum(keep(loss, mask) * weight), count, aux
+
+
+def token_weights(
+    mask: Array,
+    aggregation: str,
+    trajectory_index: Array | None = None,
+    constant_length: int | None = None,
+    trajectory_token_count: Array | None = None,
+) -> tuple[Array, Array]:
+    """Weight [B, T] of each token's loss in the sum, and the count it is divided by.
+
+    Given ``trajectory_token_count``, a micro-batch counts a trajectory by the share of
+    its tokens that it holds: the counts of all micro-batches add to whole trajectories.
+    """
+    ones = keep(jnp.ones(mask.shape), mask)
+    if aggregation == "token_mean":
+        return ones, jnp.sum(ones)
+    per_row = jnp.sum(ones, axis=1)
+    index = jnp.arange(mask.shape[0]) if trajectory_index is None else trajectory_index
+    index = jnp.asarray(index)
+    if trajectory_token_count is None:
+        same = index[:, None] == index[None, :]
+        total = jnp.sum(jnp.where(same, per_row[None, :], 0), axis=1)
+        earlier = same & (per_row > 0)[None, :] & jnp.tri(len(index), k=-1, dtype=bool)
+        count = jnp.sum((per_row > 0) & ~earlier.any(axis=1)).astype(ones.dtype)
+    else:
+        total = as_float(trajectory_token_count)[index]
+        count = jnp.sum(per_row / jnp.maximum(total, 1))
+    if aggregation == "constant":
+        length = mask.shape[1] if constant_length is None else constant_length
+        return ones, count * length
+    return ones / jnp.maximum(total, 1)[:, None], count
+
+
+def _sums(current, old, gain, kl, mask, clip_low, clip_high) -> dict[str, Array]:
+    """Sums over counted tokens, for reporting; see ``AUX_KEYS``."""
+    current, kl = lax.stop_gradient(current), lax.stop_gradient(kl)
+    ratio = jnp.exp(bounded_log_ratio(current, old))
+    clipped = ((gain > 0) & (ratio > 1 + clip_high)) | (
+        (gain < 0) & (ratio < 1 - clip_low)
+    )
+    per_token = {
+        "tokens": jnp.ones_like(ratio),
+        "kl": kl,
+        "old_kl": kl_k3(current, old),
+        "ratio": ratio,
+        "clip_fraction": clipped,
+        "abs_advantage": jnp.abs(gain),
+    }
+    return {name: masked_sum(values, mask) for name, values in per_token.items()}
+
+
+def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{field} must be one of {', '.join(choices)}; got {value!r}")

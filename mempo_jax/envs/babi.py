@@ -1,0 +1,217 @@
+"""``babi``: stories, one sentence a turn; questions are asked where they stand.
+
+A question is answered by ``<act>answer</act>``; the story goes on after it and ends
+with its last line. ``<answer>`` answers too, and ends the task there. Score: the share
+of the story's questions answered correctly. The supporting facts named by the files are
+the truth about what deserved memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+
+from mempo_jax.envs.babi_files import Story, find_file, read_stories
+from mempo_jax.envs.base import (
+    ScriptedPolicy,
+    Situation,
+    StepResult,
+    Task,
+    derived_seed,
+)
+
+UNKNOWN = "unknown"
+_MOVE = re.compile(
+    r"(\w+) (?:went|went back|journeyed|moved|travelled) to the (\w+)\.?$"
+)
+_TAKE = re.compile(r"(\w+) (?:took|got|grabbed|picked up) the (\w+)(?: there)?\.?$")
+_DROP = re.compile(
+    r"(\w+) (?:left|discarded|dropped|put down) the (\w+)(?: there)?\.?$"
+)
+_WHERE = re.compile(r"Where is (?:the )?(\w+) ?\?$")
+_IS_IN = re.compile(r"Is (\w+) in the (\w+) ?\?$")
+
+
+@dataclasses.dataclass(frozen=True)
+class BabiSettings:
+    """Which tasks; the longest training story; how often demonstrations write."""
+
+    tasks: tuple[int, ...]
+    max_train_lines: int
+    write_rate: float
+
+    def __post_init__(self) -> None:
+        if not self.tasks or not all(1 <= t <= 20 for t in self.tasks):
+            raise ValueError(
+                "config.env.babi.tasks: expected task numbers from 1 to 20, got "
+                f"{self.tasks!r}"
+            )
+        if self.max_train_lines < 2 or not 0 <= self.write_rate <= 1:
+            raise ValueError(
+                "config.env.babi: expected max_train_lines >= 2 and write_rate in "
+                f"[0, 1], got {self.max_train_lines} and {self.write_rate}"
+            )
+
+
+class BabiEnv:
+    """One story; see the module docstring."""
+
+    def __init__(self, story: Story) -> None:
+        self._lines = story.lines
+        self._questions = sum(line.answer is not None for line in story.lines)
+        self.goal = "answer each question"
+
+    def reset(self, seed: int) -> str:
+        self._at, self._right = 0, 0
+        return self._lines[0].text
+
+    def step(self, action: str, *, final: bool = False) -> StepResult:
+        line = self._lines[self._at]
+        right = line.answer is not None and _same(action, line.answer)
+        self._right += right
+        self._at += 1
+        reward = right / max(self._questions, 1)
+        if final or self._at == len(self._lines):
+            return StepResult("", reward, True)
+        return StepResult(self._lines[self._at].text, reward, False)
+
+    def score(self) -> float:
+        return self._right / max(self._questions, 1)
+
+    def useful(self) -> frozenset[int]:
+        return frozenset().union(*(line.evidence for line in self._lines))
+
+
+def _same(given: str, gold: str) -> bool:
+    def items(text: str) -> list[str]:
+        return sorted(w for w in re.split(r"[,\s]+", text.lower()) if w)
+
+    return items(given) == items(gold)
+
+
+class BabiSuite:
+    """Stories of several tasks, interleaved; training order reshuffled each epoch."""
+
+    name = "babi"
+
+    def __init__(self, settings: BabiSettings, data_dir: str, seed: int) -> None:
+        self.settings = settings
+        self._seed = seed
+        self._stories = {
+            split: _interleave(
+                [
+                    _load(data_dir, task, split, settings.max_train_lines)
+                    for task in settings.tasks
+                ]
+            )
+            for split in ("train", "test")
+        }
+
+    def task(self, split: str, index: int) -> Task:
+        count = len(self._stories[split])
+        epoch, at = divmod(index, count)
+        if split == "train":
+            seed = derived_seed("babi-order", self._seed, epoch)
+            at = int(np.random.default_rng(seed).permutation(count)[at])
+        return Task(self.name, split, at, 0)
+
+    def size(self, split: str) -> int | None:
+        return len(self._stories[split])
+
+    def make(self, task: Task) -> BabiEnv:
+        return BabiEnv(self._stories[task.split][task.index])
+
+    def vocabulary(self) -> list[str]:
+        words = {"is", "at", UNKNOWN, "answer", "each"}
+        for stories in self._stories.values():
+            for story in stories:
+                for line in story.lines:
+                    words.update(re.findall(r"\w+", line.text))
+                    words.update(re.findall(r"\w+", line.answer or ""))
+        return sorted(words | {"question"})
+
+    def expert(self) -> ScriptedPolicy:
+        return BabiExpert(self.settings.write_rate)
+
+
+def _load(data_dir: str, task: int, split: str, max_lines: int) -> list[Story]:
+    stories = read_stories(find_file(data_dir, task, split), task)
+    if split == "test":
+        return list(stories)
+    return [story for story in stories if len(story.lines) <= max_lines]
+
+
+def _interleave(groups: list[list[Story]]) -> list[Story]:
+    """Round robin, so that any prefix holds all tasks about equally."""
+    longest = max(len(group) for group in groups)
+    return [group[i] for i in range(longest) for group in groups if i < len(group)]
+
+
+class BabiExpert:
+    """Shows the form of note-keeping, writing each note with one probability.
+
+    A move becomes ``John is at hallway``, a taken thing ``milk is at John``; for a
+    thing put down it first recalls where its bearer is. Other sentences are written
+    as they stand. Which sentences will be asked about plays no part.
+    """
+
+    def __init__(self, write_rate: float) -> None:
+        self._write_rate = write_rate
+
+    def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
+        text = situation.observation
+        if text.endswith("?"):
+            return _answer(situation)
+        if situation.queries:
+            return _note_drop(situation)
+        if move := _MOVE.match(text):
+            subject, note = move[1], f"{move[1]} is at {move[2]}"
+        elif take := _TAKE.match(text):
+            subject, note = take[2], f"{take[2]} is at {take[1]}"
+        elif drop := _DROP.match(text):
+            subject, note = drop[2], None
+        else:
+            subject, note = text.split()[0], text.rstrip(".")
+        thought = f"<think> {subject}</think>"
+        if rng.random() >= self._write_rate:
+            return thought
+        if note is None:
+            return f"{thought}<mem_recall> {drop[1]} is at</mem_recall>"
+        return f"{thought}<mem_write> {note}</mem_write>"
+
+
+def _note_drop(situation: Situation) -> str:
+    drop = _DROP.match(situation.observation)
+    place = _after(situation.recalled, f"{drop[1]} is at ") if drop else None
+    if drop is None or place is None:
+        return f"<mem_write> {situation.observation.rstrip('.')}</mem_write>"
+    return f"<mem_write> {drop[2]} is at {place}</mem_write>"
+
+
+def _answer(situation: Situation) -> str:
+    text, recalled = situation.observation, situation.recalled
+    where, is_in = _WHERE.match(text), _IS_IN.match(text)
+    if not where and not is_in:
+        if situation.queries:
+            return f"<act> {UNKNOWN}</act>"
+        return f"<mem_recall> {text.rstrip('? ')}</mem_recall>"
+    subject = where[1] if where else is_in[1]
+    if not situation.queries:
+        return f"<think> {subject}</think><mem_recall> {subject} is at</mem_recall>"
+    place = _after(recalled, f"{subject} is at ")
+    if place and place[0].isupper():
+        query = f"{place} is at"
+        if query not in situation.queries:
+            return f"<mem_recall> {query}</mem_recall>"
+        place = _after(recalled, f"{place} is at ")
+    if is_in and place:
+        return f"<act> {'yes' if place == is_in[2] else 'no'}</act>"
+    return f"<act> {place or UNKNOWN}</act>"
+
+
+def _after(recalled: tuple[str, ...], start: str) -> str | None:
+    """What follows ``start`` in the best recalled text that begins with it."""
+    found = [t.removeprefix(start) for t in recalled if t.startswith(start)]
+    return found[0].strip() if found else None

@@ -1,0 +1,128 @@
+"""The environment protocol, tasks, and task suites.
+
+The names follow Gymnasium: ``reset(seed)``, ``step(action)``, ``done``. Observations
+and actions are text. A reward is the *increase of the task score* that the step earned,
+so the rewards of an episode add up to ``score()``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """What an environment answers: the next observation, the score earned, the end."""
+
+    observation: str
+    reward: float
+    done: bool
+
+
+class Environment(Protocol):
+    """One run of one task. ``goal`` is shown to the policy in every context."""
+
+    goal: str
+
+    def reset(self, seed: int) -> str:
+        """Starts the task and returns the first observation."""
+        ...
+
+    def step(self, action: str, *, final: bool = False) -> StepResult:
+        """Moves on. ``""`` passes; ``final`` marks an answer that ends the task."""
+        ...
+
+    def score(self) -> float:
+        """Task score so far, in [0, 1]."""
+        ...
+
+    def useful(self) -> frozenset[int]:
+        """Indices of the observations worth remembering (0 is the first).
+
+        Known to the evaluator, never to the policy; empty where it is unknown.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task by name: ``split`` and ``index`` find it again, ``seed`` starts it."""
+
+    suite: str
+    split: str
+    index: int
+    seed: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.suite}/{self.split}/{self.index}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Situation:
+    """What a scripted policy may look at: the same things the learner sees."""
+
+    observation: str
+    recalled: tuple[str, ...]
+    queries: tuple[str, ...]
+
+
+ScriptedPolicy = Callable[[Situation, np.random.Generator], str]
+
+
+class TaskSuite(Protocol):
+    """A family of tasks with splits ``train`` and ``test``."""
+
+    name: str
+
+    def task(self, split: str, index: int) -> Task:
+        """The ``index``-th task of a split; any index >= 0 is valid for ``train``."""
+        ...
+
+    def size(self, split: str) -> int | None:
+        """Number of distinct tasks, None where they are procedural."""
+        ...
+
+    def make(self, task: Task) -> Environment: ...
+
+    def vocabulary(self) -> list[str]:
+        """Words that observations, questions and answers may use."""
+        ...
+
+    def expert(self) -> ScriptedPolicy:
+        """Demonstrates the *form* of acting, blind to what is worth remembering."""
+        ...
+
+
+class UnrepeatableTaskError(ValueError):
+    """Raised when one task with one seed starts in two different ways."""
+
+
+def check_repeatable(suite: TaskSuite, tasks: Sequence[Task]) -> None:
+    """Resets each task twice; groups need the same start for every member.
+
+    Raises:
+      UnrepeatableTaskError: the goal or the first observation differed.
+    """
+    for task in tasks:
+        first, second = suite.make(task), suite.make(task)
+        starts = [(env.reset(task.seed), env.goal) for env in (first, second)]
+        if starts[0] != starts[1]:
+            raise UnrepeatableTaskError(
+                f"task {task.id}: expected the same start for seed {task.seed}, got "
+                f"{starts[0]!r} and {starts[1]!r}; draw all randomness of the "
+                "environment from the seed given to reset()"
+            )
+
+
+def derived_seed(*parts: int | str) -> int:
+    """A 32-bit seed from names and numbers, the same on every machine."""
+    words = [
+        int.from_bytes(p.encode(), "little") % (2**32) if isinstance(p, str) else p
+        for p in parts
+    ]
+    return int(np.random.SeedSequence(words).generate_state(1)[0])

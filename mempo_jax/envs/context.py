@@ -1,0 +1,131 @@
+"""Context rules: what of the past stands before the policy in each turn.
+
+``append``   everything is kept; one segment a trajectory.
+``window``   rebuilt whenever the environment moves, with the last ``window_turns``
+             turns (0: only the current observation). A recall does not move the
+             environment, so its results continue the segment.
+``budget``   append until ``max_context_tokens``, then rebuilt like ``window``.
+``rolling``  the policy rewrites one ``<mem>`` block each turn; the next context holds
+             goal, that block and the last observation (MEM1, MemAgent).
+
+A rebuild starts a new *segment*; a segment only ever grows. Lengths are measured by a
+callable that the rollout passes in, so this module knows text and no tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+RULES = ("append", "window", "budget", "rolling")
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextSettings:
+    """One rule and its limits; ``max_context_tokens`` bounds what is fed in a turn."""
+
+    rule: str
+    window_turns: int
+    max_context_tokens: int
+    write_reminder_every: int
+    summary_titles: int
+    instructions: str
+    reminder: str
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(
+                f"config.context.rule: expected one of {RULES}, got {self.rule!r}"
+            )
+        for field in ("window_turns", "write_reminder_every", "summary_titles"):
+            if getattr(self, field) < 0:
+                raise ValueError(
+                    f"config.context.{field}: expected >= 0, got {getattr(self, field)}"
+                )
+        if self.max_context_tokens < 8:
+            raise ValueError(
+                "config.context.max_context_tokens: expected at least 8, got "
+                f"{self.max_context_tokens}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What the policy sees in one turn.
+
+    ``fresh``: a new segment, ``system`` then ``history`` (user text and the turn whose
+    action answered it) then ``user``. Otherwise only ``user`` is new, behind the last
+    action of the segment.
+    """
+
+    fresh: bool
+    system: str
+    history: tuple[tuple[str, int], ...]
+    user: str
+
+
+Measure = Callable[[View], int]
+
+
+class Context:
+    """Applies one rule over the turns of one trajectory."""
+
+    def __init__(self, settings: ContextSettings, goal: str) -> None:
+        self._settings = settings
+        parts = (settings.instructions, goal)
+        self._system = "\n".join(part for part in parts if part)
+        self._past: list[tuple[str, int]] = []
+        self._shown: str | None = None  # the user text of the turn under way
+        self._block = ""
+        self.rebuilds = 0
+
+    def view(self, user: str, whole: str, moved: bool, measure: Measure) -> View | None:
+        """The next view, or None where no allowed context fits.
+
+        Args:
+          user: new text of this turn, behind what the policy has already seen.
+          whole: the text of this turn for a rebuilt context: observation and recalls.
+          moved: whether the environment moved since the last turn.
+          measure: tokens that a view would feed, the segment before it included.
+        """
+        rule = self._settings.rule
+        if self._shown is not None and not self._rebuilds_now(moved):
+            view = View(False, self._system, (), user)
+            if self._fits(view, measure):
+                return self._show(view)
+            if rule == "append":
+                return None
+            self.rebuilds += 1
+        wanted = len(self._past) if rule == "append" else self._settings.window_turns
+        if rule == "rolling":
+            wanted = 0
+        for turns in range(min(wanted, len(self._past)), -1, -1):
+            history = tuple(self._past[len(self._past) - turns :])
+            view = View(True, self._system_now(), history, whole)
+            if self._fits(view, measure):
+                return self._show(view)
+        return None
+
+    def acted(self, turn: int, text: str) -> None:
+        """Records that the shown view was answered in ``turn`` by ``text``."""
+        self._past.append((self._shown or "", turn))
+        blocks = re.findall(r"<mem>(.*?)</mem>", text, flags=re.DOTALL)
+        if blocks:
+            self._block = blocks[-1].strip()
+
+    def _rebuilds_now(self, moved: bool) -> bool:
+        rule = self._settings.rule
+        return (rule == "window" and moved) or rule == "rolling"
+
+    def _system_now(self) -> str:
+        if self._settings.rule != "rolling" or not self._block:
+            return self._system
+        return f"{self._system}\n<mem>{self._block}</mem>"
+
+    def _fits(self, view: View, measure: Measure) -> bool:
+        return measure(view) <= self._settings.max_context_tokens
+
+    def _show(self, view: View) -> View:
+        self._shown = view.user
+        return view

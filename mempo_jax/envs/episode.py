@@ -1,0 +1,272 @@
+"""One trajectory as a Markov decision process: text in, observation out.
+
+An ``Episode`` joins an environment, a memory bank of its own, the parser, the context
+rule and the reward. Training, evaluation and demonstrations use this same object; it
+knows nothing of tokens beyond the spans it passes on, and nothing of groups.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import time
+from collections.abc import Sequence
+
+from mempo_jax.envs.base import Environment, Situation, Task
+from mempo_jax.envs.context import Context, ContextSettings, Measure, View
+from mempo_jax.envs.reward import Reward, RewardSettings, compose
+from mempo_jax.memory import Bank, Limits, Op, error_message, parse_ops
+
+
+class Status(enum.StrEnum):
+    """How a trajectory ended."""
+
+    RUNNING = "running"
+    DONE = "done"
+    TRUNCATED = "truncated"  # max_turns reached
+    OVERFLOW = "overflow"  # the context did not fit
+    FAILED = "failed"  # the environment raised, hung or returned NaN
+
+
+class EnvironmentFault(RuntimeError):
+    """The environment broke its contract; costs this trajectory only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeSettings:
+    """Limits of one trajectory."""
+
+    max_turns: int
+    max_ops_per_turn: int
+    max_entry_chars: int
+    retrieval_top_k: int
+
+    def limits(self) -> Limits:
+        return Limits(
+            max_ops_per_turn=self.max_ops_per_turn,
+            max_entry_chars=self.max_entry_chars,
+            max_recall_k=self.retrieval_top_k,
+        )
+
+
+class Episode:
+    """See the module docstring. ``observe`` and ``act`` alternate until ``done``."""
+
+    def __init__(
+        self,
+        env: Environment,
+        task: Task,
+        bank: Bank,
+        settings: EpisodeSettings,
+        context: ContextSettings,
+        reward: RewardSettings,
+    ) -> None:
+        self.task, self.bank, self.env = task, bank, env
+        self._settings, self._reward_settings = settings, reward
+        self._context_settings = context
+        self._limits = settings.limits()
+        self.status = Status.RUNNING
+        self.turn = 0
+        self.turn_reward: list[float] = []
+        self.turn_observation: list[int] = []  # which observation each turn answered
+        self.actions: list[str] = []
+        self.observations: list[str] = []  # what each turn showed
+        self.answers: list[str] = []
+        self.recall_seconds: list[float] = []
+        self._observation = self._reset(env, task)
+        self._context = Context(context, env.goal)
+        self._observation_index = 0
+        self._moved = True
+        self._recalled: list[str] = []
+        self._queries: list[str] = []
+        self._notices: list[str] = []
+        self._fresh_results = ""
+        self._last_write = 0
+        self.malformed = 0
+
+    @property
+    def done(self) -> bool:
+        return self.status is not Status.RUNNING
+
+    def situation(self) -> Situation:
+        """For scripted policies: the observation and what this turn's recalls gave."""
+        return Situation(
+            self._observation, tuple(self._recalled), tuple(self._queries)
+        )
+
+    def observe(self, measure: Measure = lambda view: 0) -> View | None:
+        """What the policy sees now; None, and OVERFLOW, where no context fits."""
+        results = self._fresh_results
+        notices = "".join(f"{notice}\n" for notice in self._notices)
+        status = self._status_line()
+        seen = self._observation if self._moved else ""
+        user = f"{status}{notices}{seen}{results}{self._reminder()}"
+        whole = f"{status}{notices}{self._observation}{self._all_results()}"
+        whole += self._reminder()
+        view = self._context.view(user, whole, self._moved, measure)
+        if view is None:
+            self.status = Status.OVERFLOW
+        else:
+            self.observations.append(view.user)
+        return view
+
+    def act(
+        self,
+        text: str,
+        token_offsets: Sequence[tuple[int, int]] | None = None,
+        stopped: bool = False,
+    ) -> None:
+        """Runs the ops of one action, then lets the environment move.
+
+        Args:
+          text: the policy's action, as decoded.
+          token_offsets: character range of each sampled token, for the ops' spans.
+          stopped: the last token is a sampled end-of-turn token; in a turn without
+            any op it spells the decision to do nothing (SKIP).
+
+        Raises:
+          EnvironmentFault: the environment raised, or returned a wrong type or NaN.
+        """
+        ops = parse_ops(text, limits=self._limits, token_offsets=token_offsets)
+        self.actions.append(text)
+        self._context.acted(self.turn, text)
+        self.turn_observation.append(self._observation_index)
+        self._notices, self._fresh_results = [], ""
+        count = len(token_offsets) if token_offsets is not None else 0
+        if not ops:
+            span = (count - 1, count) if stopped and count else None
+            self.bank.note("skip", step=self.turn, token_span=span)
+        final = None
+        for op in ops:
+            if op.kind in ("act", "answer"):
+                final = op
+            self._run(op)
+        self._advance(ops, final)
+        self.turn += 1
+        if not self.done and self.turn >= self._settings.max_turns:
+            self.status = Status.TRUNCATED
+
+    def reward(self) -> Reward:
+        """Named components and total; the episode must have ended.
+
+        Raises:
+          RewardError: the environment's score is not one finite float in [0, 1].
+        """
+        log = self.bank.log
+        counts = {
+            "malformed": self.malformed,
+            "duplicate": sum(r.outcome == "duplicate" for r in log),
+            "overflow": int(self.status is Status.OVERFLOW),
+            "write_cost": sum(
+                r.kind == "write" and r.outcome in ("new", "merged") for r in log
+            ),
+        }
+        return compose(self.env.score(), counts, self._reward_settings)
+
+    def _run(self, op: Op) -> None:
+        bank, span, turn = self.bank, op.token_span, self.turn
+        error = op.error
+        if op.kind == "malformed":
+            bank.note("malformed", step=turn, error=op.error, token_span=span)
+        elif op.kind == "write":
+            title = op.args.get("title")
+            done = bank.write(op.content, title=title, step=turn, token_span=span)
+            error = error or done.error
+            if done.outcome in ("new", "merged"):
+                self._last_write = turn + 1
+        elif op.kind == "recall":
+            self._recall(op)
+        elif op.kind == "merge":
+            text = op.content or None
+            error = bank.merge(
+                op.args["ids"], text=text, step=turn, token_span=span
+            ).error
+        elif op.kind == "delete":
+            error = bank.delete(op.args["ids"], step=turn, token_span=span).error
+        else:
+            bank.note(op.kind, step=turn, token_span=span, text=op.content)
+        if error is not None:
+            self.malformed += 1
+            self._notices.append(f"error: {error_message(error, op)}")
+
+    def _recall(self, op: Op) -> None:
+        began = time.perf_counter()
+        hits = self.bank.recall(
+            op.content,
+            k=op.args.get("k"),
+            step=self.turn,
+            token_span=op.token_span,
+        )
+        self.recall_seconds.append(time.perf_counter() - began)
+        lines = [f"\n{hit.entry.id}: {hit.entry.text}" for hit in hits]
+        self._fresh_results = "recalled" + ("".join(lines) or " nothing")
+        self._queries.append(op.content)
+        self._recalled += [hit.entry.text for hit in hits]
+
+    def _advance(self, ops: Sequence[Op], final: Op | None) -> None:
+        """The environment moves unless the turn ended with a recall."""
+        if ops and ops[-1].kind == "recall":
+            self._moved = False
+            self.turn_reward.append(0.0)
+            return
+        text = final.content if final is not None else ""
+        is_answer = final is not None and final.kind == "answer"
+        if final is not None:
+            self.answers.append(text)
+        try:
+            result = self.env.step(text, final=is_answer)
+            observation = self._checked_text(result.observation)
+            reward = float(result.reward)
+        except Exception as error:
+            raise EnvironmentFault(
+                f"task {self.task.id}, turn {self.turn}: the environment raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not math.isfinite(reward):
+            raise EnvironmentFault(
+                f"task {self.task.id}, turn {self.turn}: expected a finite reward from "
+                f"step(), got {result.reward!r}"
+            )
+        self.turn_reward.append(reward * self._reward_settings.task_weight)
+        self._observation = observation
+        self._observation_index += 1
+        self._moved = True
+        self._recalled, self._queries = [], []
+        if result.done or is_answer:
+            self.status = Status.DONE
+
+    def _status_line(self) -> str:
+        shown = self.bank.summary(self._context_settings.summary_titles)
+        titles = f" ({', '.join(shown.titles)})" if shown.titles else ""
+        return (
+            f"turn {self.turn}/{self._settings.max_turns} memory {shown.active}"
+            f"{titles}: "
+        )
+
+    def _all_results(self) -> str:
+        if not self._recalled:
+            return "" if self._moved else f"\n{self._fresh_results}"
+        lines = "".join(f"\n{text}" for text in self._recalled)
+        return f"\nrecalled{lines}"
+
+    def _reminder(self) -> str:
+        every = self._context_settings.write_reminder_every
+        since = self.turn - self._last_write
+        due = every and since and since % every == 0 and self._moved
+        return f" {self._context_settings.reminder}" if due else ""
+
+    def _reset(self, env: Environment, task: Task) -> str:
+        try:
+            return self._checked_text(env.reset(task.seed))
+        except Exception as error:
+            raise EnvironmentFault(
+                f"task {task.id}: reset({task.seed}) raised {type(error).__name__}: "
+                f"{error}"
+            ) from error
+
+    @staticmethod
+    def _checked_text(text: object) -> str:
+        if not isinstance(text, str):
+            raise TypeError(f"expected the observation as str, got {text!r}")
+        return text

@@ -1,0 +1,233 @@
+"""``ledger``: facts and distractors arrive one a turn; one question comes later.
+
+Every observation tells one fact (who, topic, value). The last one asks for the value
+of one earlier fact. Questions only ever concern some of the topics. Which ones is
+either a regularity of the world that only outcomes show (``relevance="hidden"``: the
+same topics in every task of a world) or named by the goal of each task
+(``relevance="named"``). A bank too small for all facts makes selection pay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from mempo_jax.envs.base import (
+    ScriptedPolicy,
+    Situation,
+    StepResult,
+    Task,
+    derived_seed,
+)
+
+NAMES = (
+    *("ann", "ben", "cleo", "dan", "eva", "finn"),
+    *("gus", "hana", "ivan", "june", "karl", "lena"),
+)
+TOPICS = ("phone", "desk", "badge", "locker", "room", "shoe", "bus", "seat")
+VALUES = tuple(str(v) for v in range(10, 100))
+RELEVANCE = ("hidden", "named")
+UNKNOWN = "unknown"
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerSettings:
+    """Shape of a task; ``min_turns`` and ``max_turns`` count observations."""
+
+    min_turns: int
+    max_turns: int
+    relevant_topics: int
+    max_relevant_facts: int
+    relevance: str
+    min_delay: int
+    max_delay: int
+    correction_rate: float
+    write_rate: float
+
+    def __post_init__(self) -> None:
+        def check(ok: bool, field: str, expected: str) -> None:
+            if not ok:
+                raise ValueError(
+                    f"config.env.ledger.{field}: expected {expected}, got "
+                    f"{getattr(self, field)!r}"
+                )
+
+        check(self.relevance in RELEVANCE, "relevance", f"one of {RELEVANCE}")
+        check(1 <= self.min_delay, "min_delay", "at least 1")
+        check(self.min_delay < self.min_turns, "min_delay", "less than min_turns")
+        check(self.min_delay <= self.max_delay, "max_delay", "at least min_delay")
+        check(self.min_turns <= self.max_turns, "max_turns", "at least min_turns")
+        most = len(NAMES) * len(TOPICS) // 2
+        check(self.max_turns <= most, "max_turns", f"at most {most}")
+        check(
+            1 <= self.relevant_topics < len(TOPICS),
+            "relevant_topics",
+            f"1 to {len(TOPICS) - 1}",
+        )
+        limit = self.relevant_topics * len(NAMES)
+        check(
+            1 <= self.max_relevant_facts <= limit,
+            "max_relevant_facts",
+            f"1 to {limit}",
+        )
+        check(0 <= self.correction_rate <= 1, "correction_rate", "0 to 1")
+        check(0 <= self.write_rate <= 1, "write_rate", "0 to 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    who: str
+    topic: str
+    value: str
+    is_correction: bool = False
+
+    def __str__(self) -> str:
+        verb = "is now" if self.is_correction else "is"
+        return f"{self.who} {self.topic} {verb} {self.value}"
+
+
+class LedgerEnv:
+    """One ledger task; see the module docstring."""
+
+    def __init__(self, settings: LedgerSettings, world_topics: tuple[str, ...]) -> None:
+        self._settings = settings
+        self._world_topics = world_topics
+        self.goal = ""
+
+    def reset(self, seed: int) -> str:
+        rng = np.random.default_rng(seed)
+        self._topics = self._world_topics
+        self.goal = "answer the question"
+        if self._settings.relevance == "named":
+            picked = rng.choice(
+                len(TOPICS), self._settings.relevant_topics, replace=False
+            )
+            self._topics = tuple(TOPICS[i] for i in sorted(picked))
+            self.goal = f"answer about {' , '.join(self._topics)}"
+        self._facts, target = _draw_facts(rng, self._settings, self._topics)
+        self._question = f"what is {target.who} {target.topic}"
+        same = [f for f in self._facts if (f.who, f.topic) == (target.who, target.topic)]
+        self._gold = same[-1].value
+        self._at, self._score = 0, 0.0
+        return str(self._facts[0])
+
+    def step(self, action: str, *, final: bool = False) -> StepResult:
+        self._at += 1
+        if final:
+            self._score = float(action.strip() == self._gold)
+            return StepResult("", self._score, True)
+        if self._at < len(self._facts):
+            return StepResult(str(self._facts[self._at]), 0.0, False)
+        if self._at == len(self._facts):
+            return StepResult(self._question, 0.0, False)
+        return StepResult("", 0.0, True)
+
+    def score(self) -> float:
+        return self._score
+
+    def useful(self) -> frozenset[int]:
+        return frozenset(i for i, f in enumerate(self._facts) if f.topic in self._topics)
+
+
+def _draw_facts(
+    rng: np.random.Generator, settings: LedgerSettings, topics: tuple[str, ...]
+) -> tuple[list[Fact], Fact]:
+    """The facts of one task in order, and the fact that the question is about."""
+    count = int(rng.integers(settings.min_turns, settings.max_turns + 1)) - 1
+    delay = int(rng.integers(settings.min_delay, min(count, settings.max_delay) + 1))
+    target_at = count - delay
+    share = settings.relevant_topics / len(TOPICS)
+    relevant = rng.random(count) < share
+    relevant[target_at] = True
+    spare = np.flatnonzero(relevant & (np.arange(count) != target_at))
+    surplus = max(0, len(spare) + 1 - settings.max_relevant_facts)
+    relevant[rng.permutation(spare)[:surplus]] = False
+    others = [t for t in TOPICS if t not in topics]
+    facts: list[Fact] = []
+    taken: set[tuple[str, str]] = set()
+    for is_relevant in relevant:
+        pool = [f for f in facts if (f.topic in topics) == bool(is_relevant)]
+        if pool and rng.random() < settings.correction_rate:
+            old = pool[int(rng.integers(len(pool)))]
+            fact = Fact(old.who, old.topic, _other_value(rng, old.value), True)
+        else:
+            fact = _new_fact(rng, topics if is_relevant else others, taken)
+        taken.add((fact.who, fact.topic))
+        facts.append(fact)
+    return facts, facts[target_at]
+
+
+def _new_fact(rng: np.random.Generator, topics, taken: set[tuple[str, str]]) -> Fact:
+    free = [(w, t) for w in NAMES for t in topics if (w, t) not in taken]
+    who, topic = free[int(rng.integers(len(free)))]
+    return Fact(who, topic, VALUES[int(rng.integers(len(VALUES)))])
+
+
+def _other_value(rng: np.random.Generator, value: str) -> str:
+    rest = [v for v in VALUES if v != value]
+    return rest[int(rng.integers(len(rest)))]
+
+
+class LedgerSuite:
+    """Procedural ledger tasks. ``seed`` fixes the world: its hidden relevant topics."""
+
+    name = "ledger"
+
+    def __init__(self, settings: LedgerSettings, seed: int) -> None:
+        self.settings = settings
+        self._seed = seed
+        rng = np.random.default_rng(derived_seed("ledger-world", seed))
+        picked = rng.choice(len(TOPICS), settings.relevant_topics, replace=False)
+        self.world_topics = tuple(TOPICS[i] for i in sorted(picked))
+
+    def task(self, split: str, index: int) -> Task:
+        seed = derived_seed("ledger", split, index, self._seed)
+        return Task(self.name, split, index, seed)
+
+    def size(self, split: str) -> int | None:
+        return None
+
+    def make(self, task: Task) -> LedgerEnv:
+        return LedgerEnv(self.settings, self.world_topics)
+
+    def vocabulary(self) -> list[str]:
+        extra = ("what", "is", "now", UNKNOWN, "answer", "about", "the", "question")
+        return [*NAMES, *TOPICS, *VALUES, *extra]
+
+    def expert(self) -> ScriptedPolicy:
+        return LedgerExpert(self.settings.write_rate)
+
+
+class LedgerExpert:
+    """Shows the form: spell the topic, then write with one probability for all topics.
+
+    It never learns which topics matter. Asked, it recalls and answers what it finds.
+    """
+
+    def __init__(self, write_rate: float) -> None:
+        self._write_rate = write_rate
+
+    def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
+        words = situation.observation.split()
+        if words[0] == "what":
+            who, topic = words[2], words[3]
+            if not situation.queries:
+                return (
+                    f"<think> {topic}</think><mem_recall> {who} {topic}</mem_recall>"
+                )
+            value = _look_up(situation.recalled, who, topic)
+            return f"<answer> {value}</answer>"
+        who, topic, value = words[0], words[1], words[-1]
+        thought = f"<think> {topic}</think>"
+        if rng.random() >= self._write_rate:
+            return thought
+        return f"{thought}<mem_write> {who} {topic} {value}</mem_write>"
+
+
+def _look_up(recalled: tuple[str, ...], who: str, topic: str) -> str:
+    found = [t.split() for t in recalled]
+    values = [w[-1] for w in found if len(w) >= 3 and w[:2] == [who, topic]]
+    if values:
+        return values[0]
+    return found[0][-1] if found else UNKNOWN  # a guess: what was recalled first

@@ -1,0 +1,117 @@
+"""Rewards: task score x weight + penalties, as named components.
+
+Every component keeps its raw value (a score or a count) and its weighted value.
+Penalties together never fall below ``penalty_floor``, so that a rambling trajectory
+stays within the scale of the task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardSettings:
+    """Weights: ``task_weight`` per score, the others per event (<= 0)."""
+
+    task_weight: float
+    malformed: float
+    duplicate: float
+    overflow: float
+    write_cost: float
+    penalty_floor: float
+
+    def __post_init__(self) -> None:
+        if not self.task_weight > 0:
+            raise ValueError(
+                f"config.reward.task_weight: expected > 0, got {self.task_weight}"
+            )
+        for field in PENALTIES + ("penalty_floor",):
+            value = getattr(self, field)
+            if not -math.inf < value <= 0:
+                raise ValueError(
+                    f"config.reward.{field}: expected a finite number <= 0 (a "
+                    f"penalty), got {value}"
+                )
+
+    def active(self) -> list[str]:
+        """Names of the components with a weight other than 0."""
+        return ["task"] + [f for f in PENALTIES if getattr(self, f) != 0]
+
+
+PENALTIES = ("malformed", "duplicate", "overflow", "write_cost")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reward:
+    """``raw`` and ``weighted`` by component; ``total`` is what training sees."""
+
+    raw: dict[str, float]
+    weighted: dict[str, float]
+    total: float
+
+
+def compose(score: float, counts: dict[str, int], settings: RewardSettings) -> Reward:
+    """Args: score in [0, 1]; counts of PENALTIES events of one trajectory.
+
+    Raises:
+      RewardError: a score that is not one finite number in [0, 1].
+    """
+    score = _finite(score, "the environment's score()")
+    if not 0 <= score <= 1:
+        raise RewardError(
+            f"the environment's score(): expected a number in [0, 1], got {score}"
+        )
+    raw = {"task": score} | {name: float(counts[name]) for name in PENALTIES}
+    weighted = {"task": score * settings.task_weight}
+    weighted |= {name: raw[name] * getattr(settings, name) for name in PENALTIES}
+    penalty = max(sum(weighted[n] for n in PENALTIES), settings.penalty_floor)
+    return Reward(raw, weighted, weighted["task"] + penalty)
+
+
+class RewardError(ValueError):
+    """A reward function broke its contract: one finite float per trajectory."""
+
+
+RewardFunction = Callable[[Sequence[Any]], Sequence[float]]
+
+
+def call_reward_function(
+    function: RewardFunction, trajectories: Sequence[Any]
+) -> list[float]:
+    """Calls a user's reward function and holds it to its contract.
+
+    Returns one float per trajectory, in order. Nothing is broadcast or converted.
+
+    Raises:
+      RewardError: wrong count, None, NaN, infinity, a string; names the function.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    values = function(trajectories)
+    try:
+        count = len(values)
+    except TypeError:
+        raise RewardError(
+            f"reward function {name}: expected a list of {len(trajectories)} floats, "
+            f"got {type(values).__name__}; see config.reward.function"
+        ) from None
+    if isinstance(values, str) or count != len(trajectories):
+        raise RewardError(
+            f"reward function {name}: expected {len(trajectories)} floats, one per "
+            f"trajectory, got {count} values; see config.reward.function"
+        )
+    return [
+        _finite(v, f"reward function {name}, trajectory {i}")
+        for i, v in enumerate(values)
+    ]
+
+
+def _finite(value: Any, source: str) -> float:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise RewardError(f"{source}: expected one finite float, got {value!r}")
+    return float(value)

@@ -1,0 +1,53 @@
+"""External memory of a trajectory: tags to ops, ops to a bank of entries."""
+
+from mempo_jax.memory.bank import Bank
+from mempo_jax.memory.config import BankConfig
+from mempo_jax.memory.embedding import Embedder, make_embedder
+from mempo_jax.memory.entry import Entry, Reason, Status
+from mempo_jax.memory.judge import Verdict
+from mempo_jax.memory.ops import (
+    Op,
+    OpError,
+    OpKind,
+    OpOutcome,
+    OpRecord,
+    error_message,
+)
+from mempo_jax.memory.parser import Grammar, Limits, closing_tags, parse_ops
+from mempo_jax.memory.persist import BankFileError
+from mempo_jax.memory.replay import replay
+from mempo_jax.memory.results import (
+    DeleteResult,
+    Hit,
+    MergeResult,
+    Summary,
+    WriteResult,
+)
+
+__all__ = [
+    "Bank",
+    "BankConfig",
+    "BankFileError",
+    "DeleteResult",
+    "Embedder",
+    "Entry",
+    "Grammar",
+    "Hit",
+    "Limits",
+    "MergeResult",
+    "Op",
+    "OpError",
+    "OpKind",
+    "OpOutcome",
+    "OpRecord",
+    "Reason",
+    "Status",
+    "Summary",
+    "Verdict",
+    "WriteResult",
+    "closing_tags",
+    "error_message",
+    "make_embedder",
+    "parse_ops",
+    "replay",
+]

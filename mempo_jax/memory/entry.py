@@ -1,0 +1,104 @@
+"""One memory: what it says, where it came from, what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+import numpy as np
+
+
+class Status(enum.StrEnum):
+    """ACTIVE entries are recalled; the others are tombstones, still readable."""
+
+    ACTIVE = "active"
+    MERGED = "merged"
+    DELETED = "deleted"
+
+
+class Reason(enum.StrEnum):
+    """Why an entry is a tombstone; NONE for active and plainly merged entries."""
+
+    NONE = ""
+    POLICY = "policy"
+    EVICTED = "evicted"
+    SUPERSEDED = "superseded"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """An immutable version of one memory.
+
+    id: unique in its bank, counting from 0. embedding: float32 [dim], unit norm.
+    step_created, step_accessed: turn indices. source: id of the trajectory that wrote
+    it. merged_into: id of the entry that replaced it, -1 for none. parents: ids of the
+    entries merged into this one.
+    """
+
+    id: int
+    title: str | None
+    text: str
+    embedding: np.ndarray
+    step_created: int
+    step_accessed: int
+    access_count: int
+    source: str
+    status: Status = Status.ACTIVE
+    reason: Reason = Reason.NONE
+    merged_into: int = -1
+    parents: tuple[int, ...] = ()
+
+    def facts(self) -> tuple:
+        """Everything but the embedding, in field order."""
+        return (
+            self.id,
+            self.title,
+            self.text,
+            self.step_created,
+            self.step_accessed,
+            self.access_count,
+            self.source,
+            self.status,
+            self.reason,
+            self.merged_into,
+            self.parents,
+        )
+
+    def __eq__(self, other) -> bool:
+        """Bit-for-bit equality, embedding included."""
+        if not isinstance(other, Entry):
+            return NotImplemented
+        return self.facts() == other.facts() and (
+            self.embedding.tobytes() == other.embedding.tobytes()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.text))
+
+    def touched(self, step: int) -> Entry:
+        """This entry after one more recall at turn ``step``."""
+        return Entry(  # spelled out: several times faster than replace
+            self.id,
+            self.title,
+            self.text,
+            self.embedding,
+            self.step_created,
+            max(step, self.step_accessed),
+            self.access_count + 1,
+            self.source,
+            self.status,
+            self.reason,
+            self.merged_into,
+            self.parents,
+        )
+
+    def buried(self, status: Status, reason: Reason, merged_into: int = -1) -> Entry:
+        """This entry as a tombstone."""
+        return dataclasses.replace(
+            self, status=status, reason=reason, merged_into=merged_into
+        )
+
+
+def full_text(title: str | None, text: str) -> str:
+    """What is embedded and judged: the title belongs to the statement."""
+    return f"{title}: {text}" if title else text

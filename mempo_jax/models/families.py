@@ -1,0 +1,196 @@
+"""Model families on disk: config.json's fields and the names of the tensors.
+
+Llama, Qwen2 and Qwen3 differ in little: Qwen2 has biases on query, key and value,
+Qwen3 has norms on the heads of query and key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mempo_jax.models.layers import DecoderConfig
+
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+class Entry(NamedTuple):
+    """path: ours, joined by "/". name: the checkpoint's, with {layer}. shape: ours,
+    without the layer axis. Matrices are stored transposed where ``turned``."""
+
+    path: str
+    name: str
+    shape: tuple[int, ...]
+    turned: bool
+
+    @property
+    def stacked(self) -> bool:
+        return "{layer}" in self.name
+
+
+def read_config(directory: str | os.PathLike) -> DecoderConfig:
+    """The decoder's shape from config.json (model_type llama, qwen2 or qwen3)."""
+    path = Path(directory) / "config.json"
+    raw = read_json(path)
+    family = raw.get("model_type")
+    if family not in _ARCHITECTURES:
+        raise ValueError(
+            f"{path}: expected model_type to be one of {', '.join(_ARCHITECTURES)}, "
+            f"got {family!r}"
+        )
+    required = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+        "rms_norm_eps",
+    )
+    if missing := [name for name in required if name not in raw]:
+        raise ValueError(f"{path} lacks the fields {', '.join(missing)}")
+    _refuse_unsupported(path, family, raw)
+    heads, width = raw["num_attention_heads"], raw["hidden_size"]
+    return DecoderConfig(
+        vocab_size=raw["vocab_size"],
+        width=width,
+        layers=raw["num_hidden_layers"],
+        heads=heads,
+        kv_heads=raw.get("num_key_value_heads") or heads,
+        head_dim=raw.get("head_dim") or width // heads,
+        mlp_width=raw["intermediate_size"],
+        rope_theta=float(_rope(raw).get("rope_theta", 10_000.0)),
+        norm_eps=float(raw["rms_norm_eps"]),
+        tied=bool(raw.get("tie_word_embeddings", False)),
+        qkv_bias=family == "qwen2",
+        qk_norm=family == "qwen3",
+        max_positions=raw["max_position_embeddings"],
+    )
+
+
+def tensor_table(c: DecoderConfig) -> list[Entry]:
+    """All parameters of a decoder, each with the tensor it is stored as."""
+    layer, ours = "model.layers.{layer}", "layers"
+    queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    table = [
+        Entry(
+            "embed/embedding",
+            "model.embed_tokens.weight",
+            (c.vocab_size, c.width),
+            False,
+        ),
+        Entry("final_norm/scale", "model.norm.weight", (c.width,), False),
+    ]
+    if not c.tied:
+        table.append(
+            Entry("head/kernel", "lm_head.weight", (c.width, c.vocab_size), True)
+        )
+    norms = {
+        "attention_norm": "input_layernorm",
+        "mlp_norm": "post_attention_layernorm",
+    }
+    for own, other in norms.items():
+        name = f"{layer}.{other}.weight"
+        table.append(Entry(f"{ours}/{own}/scale", name, (c.width,), False))
+    projections = {
+        "attention/query": ("self_attn.q_proj", (c.width, queries)),
+        "attention/key": ("self_attn.k_proj", (c.width, keys)),
+        "attention/value": ("self_attn.v_proj", (c.width, keys)),
+        "attention/output": ("self_attn.o_proj", (queries, c.width)),
+        "mlp/gate": ("mlp.gate_proj", (c.width, c.mlp_width)),
+        "mlp/up": ("mlp.up_proj", (c.width, c.mlp_width)),
+        "mlp/down": ("mlp.down_proj", (c.mlp_width, c.width)),
+    }
+    for own, (other, shape) in projections.items():
+        name = f"{layer}.{other}"
+        table.append(Entry(f"{ours}/{own}/kernel", f"{name}.weight", shape, True))
+        if c.qkv_bias and other[-6:] in ("q_proj", "k_proj", "v_proj"):
+            bias = Entry(f"{ours}/{own}/bias", f"{name}.bias", shape[1:], False)
+            table.append(bias)
+    if c.qk_norm:
+        for own, other in (("query_norm", "q_norm"), ("key_norm", "k_norm")):
+            name = f"{layer}.self_attn.{other}.weight"
+            path = f"{ours}/attention/{own}/scale"
+            table.append(Entry(path, name, (c.head_dim,), False))
+    return table
+
+
+def tensor_names(entry: Entry, config: DecoderConfig) -> list[str]:
+    """The checkpoint's names of a parameter: one, or one a layer."""
+    if not entry.stacked:
+        return [entry.name]
+    return [entry.name.format(layer=index) for index in range(config.layers)]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; ValueError names the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is not a readable JSON file: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _rope(raw: dict[str, Any]) -> dict[str, Any]:
+    """Rotary settings: older files keep them at top level and in rope_scaling."""
+    old = {"rope_theta": raw["rope_theta"]} if "rope_theta" in raw else {}
+    return {
+        **old,
+        **(raw.get("rope_scaling") or {}),
+        **(raw.get("rope_parameters") or {}),
+    }
+
+
+def _refuse_unsupported(path: Path, family: str, raw: dict[str, Any]) -> None:
+    rope = _rope(raw)
+    rope_type = rope.get("rope_type") or rope.get("type") or "default"
+    wrong = {
+        f"rope_type {rope_type!r}": rope_type != "default",
+        f"hidden_act {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu")
+        != "silu",
+        "attention_bias": bool(raw.get("attention_bias")) and family != "qwen2",
+        "mlp_bias": bool(raw.get("mlp_bias")),
+        "use_sliding_window": bool(raw.get("use_sliding_window")),
+        "quantization_config": raw.get("quantization_config") is not None,
+    }
+    if named := [name for name, present in wrong.items() if present]:
+        raise ValueError(
+            f"{path}: {', '.join(named)} is not supported; expected plain rotary "
+            "positions, silu, no extra biases, full attention, unquantised weights"
+        )
+
+
+def config_json(c: DecoderConfig, stops: list[int], pad: int) -> dict[str, Any]:
+    """What config.json says of a decoder with these end and padding ids."""
+    family = "qwen3" if c.qk_norm else "qwen2" if c.qkv_bias else "llama"
+    return {
+        "architectures": [_ARCHITECTURES[family]],
+        "model_type": family,
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.width,
+        "num_hidden_layers": c.layers,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.kv_heads,
+        "head_dim": c.head_dim,
+        "intermediate_size": c.mlp_width,
+        "max_position_embeddings": c.max_positions,
+        "rms_norm_eps": c.norm_eps,
+        "rope_theta": c.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": c.rope_theta},
+        "tie_word_embeddings": c.tied,
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": stops if len(stops) > 1 else stops[0],
+        "pad_token_id": pad,
+        "dtype": "float32",
+        "torch_dtype": "float32",
+    }

@@ -1,0 +1,205 @@
+"""Trajectories to arrays: op tables, and segments padded in length buckets.
+
+Everything has one of a few fixed shapes, so nothing compiles after warm-up. Rows of one
+micro-batch share a length from ``length_buckets``; rows that would leave a micro-batch
+of a shorter length mostly empty move up into free rows of the next longer one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from mempo_jax.memory import OpRecord
+from mempo_jax.rollout.segments import Segment
+from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.types import Kind, OpTable, Outcome, Rows, Trajectories
+
+OUTCOMES = {
+    "new": Outcome.NEW,
+    "merged": Outcome.MERGED,
+    "duplicate": Outcome.DUPLICATE,
+    "error": Outcome.ERROR,
+    "disabled": Outcome.DISABLED,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """Fixed shapes of a run.
+
+    ``length_buckets`` ascending row lengths; ``micro_batch_tokens`` padded tokens in a
+    micro-batch; ``row_multiple`` devices that rows are split over; ``max_turns`` and
+    ``max_ops`` the widths M and K of the per-trajectory tables.
+    """
+
+    length_buckets: tuple[int, ...]
+    micro_batch_tokens: int
+    row_multiple: int
+    max_turns: int
+    max_ops: int
+
+    def rows_of(self, length: int) -> int:
+        """Rows of a micro-batch of this padded length."""
+        per_device = self.micro_batch_tokens // (length * self.row_multiple)
+        return max(1, per_device) * self.row_multiple
+
+
+def assemble_trajectories(
+    trajectories: Sequence[Trajectory], groups: int, shapes: Shapes
+) -> Trajectories:
+    """Per-trajectory arrays; ``trajectories`` are ``groups`` contiguous groups."""
+    count = len(trajectories)
+    ops = OpTable(
+        *(np.full((count, shapes.max_ops), -1, np.int32) for _ in OpTable._fields)
+    )
+    turn_reward = np.zeros((count, shapes.max_turns), np.float32)
+    for n, trajectory in enumerate(trajectories):
+        _fill_ops(ops, n, trajectory)
+        turn_reward[n, : len(trajectory.turn_reward)] = trajectory.turn_reward
+    totals = [t.reward.total if t.reward else 0.0 for t in trajectories]
+    return Trajectories(
+        ops=ops,
+        turn_reward=turn_reward,
+        turn_count=np.array([len(t.actions) for t in trajectories], np.int32),
+        reward=np.array(totals, np.float32).reshape(groups, -1),
+        task_score=np.array([t.score for t in trajectories], np.float32).reshape(
+            groups, -1
+        ),
+        valid=np.array([t.valid for t in trajectories], bool).reshape(groups, -1),
+    )
+
+
+def _fill_ops(ops: OpTable, n: int, trajectory: Trajectory) -> None:
+    uses = entry_uses(trajectory.log, len(trajectory.actions))
+    for k, record in enumerate(trajectory.log):
+        kind = Kind.MALFORMED if record.kind == "malformed" else Kind[_upper(record)]
+        ops.kind[n, k] = kind
+        ops.turn[n, k] = record.turn
+        ops.outcome[n, k] = OUTCOMES.get(record.outcome, Outcome.DONE)
+        stored = record.outcome in ("new", "merged") and record.entry_ids
+        if stored and kind in (Kind.WRITE, Kind.MERGE):
+            turns = uses.get(record.entry_ids[0], [])
+            turns = [t for t in turns if t > record.turn]
+            if turns:
+                ops.first_use[n, k], ops.last_use[n, k] = min(turns), max(turns)
+
+
+def _upper(record: OpRecord) -> str:
+    return str(record.kind).upper()
+
+
+def entry_uses(log: Sequence[OpRecord], turn_count: int) -> dict[int, list[int]]:
+    """For each entry id, the turns whose action had it in context through a recall.
+
+    A recall at turn t shows its hits to turn t + 1 and to the turns after it until one
+    that does not recall has acted. A use of a merged entry is a use of its parents.
+    """
+    recalls = {r.turn for r in log if r.kind == "recall"}
+    parents: dict[int, list[int]] = {}
+    uses: dict[int, list[int]] = {}
+    for record in log:
+        if record.kind in ("write", "merge") and record.outcome == "merged":
+            parents[record.entry_ids[0]] = list(record.entry_ids[1:])
+        if record.kind != "recall" or record.turn + 1 >= turn_count:
+            continue
+        last = record.turn + 1
+        while last in recalls and last + 1 < turn_count:
+            last += 1
+        seen, queue = set(), list(record.entry_ids)
+        while queue:
+            entry = queue.pop()
+            if entry not in seen:
+                seen.add(entry)
+                uses.setdefault(entry, []).extend(range(record.turn + 1, last + 1))
+                queue += parents.get(entry, [])
+    return uses
+
+
+def pack(
+    segments: Sequence[tuple[int, Segment]], shapes: Shapes, pad_id: int
+) -> tuple[Rows, ...]:
+    """Micro-batches of padded rows.
+
+    Args:
+      segments: (trajectory index, segment) pairs, in a deterministic order.
+      shapes: the fixed shapes.
+      pad_id: fills the padding; masks, never ids, say what padding is.
+
+    Raises:
+      ValueError: a segment longer than the longest bucket.
+    """
+    queues: dict[int, list[tuple[int, Segment]]] = {n: [] for n in shapes.length_buckets}
+    for item in segments:
+        queues[bucket_of(len(item[1].tokens), shapes.length_buckets)].append(item)
+    batches = []
+    carried: list[tuple[int, Segment]] = []
+    lengths = shapes.length_buckets
+    for at, length in enumerate(lengths):
+        rows = shapes.rows_of(length)
+        queue = queues[length] + carried
+        full, rest = divmod(len(queue), rows)
+        cut = full * rows
+        batches += [
+            _pad(queue[i : i + rows], length, rows, pad_id)
+            for i in range(0, cut, rows)
+        ]
+        carried = queue[cut:]
+        if carried and not _has_room(carried, at, queues, shapes):
+            batches.append(_pad(carried, length, rows, pad_id))
+            carried = []
+    return tuple(batches)
+
+
+def _has_room(carried, at: int, queues, shapes: Shapes) -> bool:
+    """Whether the next longer bucket in use can take these rows for nothing."""
+    if at + 1 == len(shapes.length_buckets):
+        return False
+    length = shapes.length_buckets[at + 1]
+    waiting, rows = len(queues[length]), shapes.rows_of(length)
+    return waiting > 0 and len(carried) <= -waiting % rows
+
+
+def bucket_of(length: int, buckets: Sequence[int]) -> int:
+    """The shortest bucket that holds a row.
+
+    Raises:
+      ValueError: none does.
+    """
+    for bucket in buckets:
+        if length <= bucket:
+            return bucket
+    raise ValueError(
+        f"a segment of {length} tokens: expected at most {buckets[-1]}; raise the last "
+        "of config.train.length_buckets, or lower config.context.max_context_tokens or "
+        "config.sampling.max_new_tokens"
+    )
+
+
+def _pad(
+    items: Sequence[tuple[int, Segment]], length: int, rows: int, pad_id: int
+) -> Rows:
+    shape = (rows, length)
+    out = Rows(
+        tokens=np.full(shape, pad_id, np.int32),
+        token_mask=np.zeros(shape, bool),
+        action_mask=np.zeros(shape, bool),
+        behaviour_log_probs=np.zeros(shape, np.float32),
+        turn_id=np.zeros(shape, np.int32),
+        op_id=np.full(shape, -1, np.int32),
+        trajectory_index=np.zeros(rows, np.int32),
+        valid=np.zeros(rows, bool),
+    )
+    for b, (trajectory, segment) in enumerate(items):
+        n = len(segment.tokens)
+        out.tokens[b, :n] = segment.tokens
+        out.token_mask[b, :n] = True
+        out.action_mask[b, :n] = segment.is_action
+        out.behaviour_log_probs[b, :n] = segment.log_probs
+        out.turn_id[b, :n] = segment.turn_id
+        out.op_id[b, :n] = segment.op_id
+        out.trajectory_index[b] = trajectory
+        out.valid[b] = True
+    return out

@@ -1,0 +1,76 @@
+"""What one trajectory leaves behind: segments, op log, rewards, counts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from mempo_jax.envs import Reward, Status, Task
+from mempo_jax.memory import OpRecord
+from mempo_jax.rollout.segments import Segment
+
+
+@dataclasses.dataclass
+class Trajectory:
+    """One run of one task by one policy; see the fields of ``Episode``."""
+
+    task: Task
+    sample: int
+    status: Status
+    failure: str | None
+    goal: str
+    segments: list[Segment]
+    log: list[OpRecord]
+    observations: list[str]
+    actions: list[str]
+    answers: list[str]
+    turn_reward: list[float]
+    turn_observation: list[int]
+    useful: frozenset[int]
+    reward: Reward | None
+    bank_size: int
+    tokens_total: int
+    tokens_peak: int
+    seconds_recall: list[float]
+
+    @property
+    def valid(self) -> bool:
+        """Whether it votes in its group and in the loss."""
+        has_action = any(any(s.is_action) for s in self.segments)
+        return self.status is not Status.FAILED and has_action
+
+    @property
+    def score(self) -> float:
+        return self.reward.raw["task"] if self.reward is not None else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSONL form that the run directory keeps."""
+        reward = self.reward
+        return {
+            "task": self.task.id,
+            "seed": self.task.seed,
+            "sample": self.sample,
+            "status": str(self.status),
+            "failure": self.failure,
+            "goal": self.goal,
+            "turns": [
+                {"observation": o, "action": a}
+                for o, a in zip(self.observations, self.actions, strict=False)
+            ],
+            "answers": self.answers,
+            "ops": [_op_json(record) for record in self.log],
+            "rewards": {
+                "total": reward.total if reward else None,
+                "raw": reward.raw if reward else None,
+                "weighted": reward.weighted if reward else None,
+                "by_turn": self.turn_reward,
+            },
+            "useful_observations": sorted(self.useful),
+            "tokens_total": self.tokens_total,
+            "tokens_peak": self.tokens_peak,
+        }
+
+
+def _op_json(record: OpRecord) -> dict[str, Any]:
+    fields = dataclasses.asdict(record)
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}

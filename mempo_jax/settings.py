@@ -1,0 +1,164 @@
+"""From a config section to a frozen dataclass: every field checked, none defaulted.
+
+A config is any mapping of sections; each section becomes one frozen dataclass whose
+fields have no defaults, so that a default value can live in ``configs/`` alone. What
+does not fit is a ``ConfigError`` that names the field by its full path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; its message fits on one line and names it."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name most like ``name``; None only where ``names`` is empty.
+
+    Dotted names are compared by their last part first: a field looked for in the
+    wrong section is found by its own name.
+    """
+    leaf = name.rpartition(".")[2]
+
+    def likeness(other: str) -> tuple[float, float]:
+        other_leaf = other.rpartition(".")[2]
+        whole = difflib.SequenceMatcher(None, name, other).ratio()
+        return (_same(leaf, other_leaf) + whole, whole)
+
+    return max(sorted(names), key=likeness, default=None)
+
+
+def _same(left: str, right: str) -> float:
+    return difflib.SequenceMatcher(None, left, right).ratio()
+
+
+def section(cls: type[T], config: Mapping[str, Any], name: str) -> T:
+    """Builds the frozen dataclass ``cls`` from the section ``config[name]``.
+
+    Args:
+      cls: a dataclass whose fields are annotated with bool, int, float, str, a tuple
+        of these, an optional of these, a ``Literal``, or another such dataclass.
+      config: the whole config, a mapping of sections (lists count as tuples, whole
+        numbers as floats; nothing else is converted).
+      name: the section's name, dotted where sections nest.
+
+    Raises:
+      ConfigError: the section or a field is missing, unknown or of a wrong type.
+    """
+    value: Any = config
+    path = "config"
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            known = value if isinstance(value, Mapping) else ()
+            raise ConfigError(
+                f"{path}.{part}: this section is missing{_hint(part, known, path)}"
+            )
+        value, path = value[part], f"{path}.{part}"
+    return _build(cls, value, path)
+
+
+def _build(cls: type[T], value: Any, path: str) -> T:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path}: expected a section, got {value!r}")
+    types_by_name = typing.get_type_hints(cls)
+    fields = [field.name for field in dataclasses.fields(cls)]
+    for unknown in (str(key) for key in value if key not in fields):
+        left = [field for field in fields if field not in value] or fields
+        raise ConfigError(
+            f"{path}.{unknown}: unknown field{_hint(unknown, left, path)}"
+        )
+    for missing in (field for field in fields if field not in value):
+        raise ConfigError(
+            f"{path}.{missing}: missing; expected {_spell(types_by_name[missing])}"
+        )
+    typed = {
+        field: _typed(types_by_name[field], value[field], f"{path}.{field}")
+        for field in fields
+    }
+    return cls(**typed)
+
+
+def _hint(name: str, names: Iterable[str], path: str) -> str:
+    near = nearest(name, names)
+    return f"; the nearest is {path}.{near}" if near else ""
+
+
+def _typed(expected: Any, value: Any, path: str) -> Any:
+    """``value`` as the annotation ``expected`` wants it, or a ConfigError."""
+    if dataclasses.is_dataclass(expected):
+        return _build(expected, value, path)
+    origin = typing.get_origin(expected)
+    if origin in (typing.Union, types.UnionType):
+        return _typed_union(expected, value, path)
+    if expected is tuple or origin is tuple:
+        return _typed_tuple(expected, value, path)
+    if origin is typing.Literal:
+        fits = value in typing.get_args(expected)
+    elif expected is float:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fits = fits and math.isfinite(value)
+        value = float(value) if fits else value
+    elif expected is int:
+        fits = isinstance(value, int) and not isinstance(value, bool)
+    else:
+        fits = expected is Any or isinstance(value, expected)
+    if not fits:
+        raise ConfigError(f"{path}: expected {_spell(expected)}, got {value!r}")
+    return value
+
+
+def _typed_union(expected: Any, value: Any, path: str) -> Any:
+    for option in typing.get_args(expected):
+        if option is type(None):
+            if value is None:
+                return None
+            continue
+        try:
+            return _typed(option, value, path)
+        except ConfigError:
+            continue
+    raise ConfigError(f"{path}: expected {_spell(expected)}, got {value!r}")
+
+
+def _typed_tuple(expected: Any, value: Any, path: str) -> tuple[Any, ...]:
+    if not isinstance(value, (tuple, list)):
+        raise ConfigError(f"{path}: expected {_spell(expected)}, got {value!r}")
+    items = typing.get_args(expected)
+    if not items:
+        return tuple(value)
+    if len(items) == 2 and items[1] is ...:
+        items = (items[0],) * len(value)
+    if len(items) != len(value):
+        raise ConfigError(f"{path}: expected {len(items)} values, got {value!r}")
+    return tuple(
+        _typed(item, each, f"{path}[{i}]")
+        for i, (item, each) in enumerate(zip(items, value, strict=True))
+    )
+
+
+def _spell(expected: Any) -> str:
+    """An annotation in words a user of the command line reads at once."""
+    origin = typing.get_origin(expected)
+    args = typing.get_args(expected)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(repr(arg) for arg in args)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_spell(arg) for arg in args)
+    if origin is tuple:
+        inner = [_spell(arg) for arg in args if arg is not ...]
+        return f"a tuple of {', '.join(inner)}"
+    if expected is type(None):
+        return "None"
+    if dataclasses.is_dataclass(expected):
+        return "a section"
+    return getattr(expected, "__name__", str(expected))

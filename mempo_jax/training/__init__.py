@@ -1,0 +1,1 @@
+"""A training run: state, step, sharding, checkpoints, metrics, loop."""

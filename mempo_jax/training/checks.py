@@ -1,0 +1,84 @@
+"""Checks that stop a run before it trains on something wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.types import Rows
+
+MAX_INITIAL_KL = 1e-6
+
+
+class RunStopped(RuntimeError):
+    """The run cannot go on; the message says what was seen and where to look."""
+
+
+def failed_share(trajectories: Sequence[Trajectory], limit: float) -> None:
+    """Raises RunStopped where more than ``limit`` of the trajectories failed."""
+    failures = [t.failure for t in trajectories if t.failure is not None]
+    share = len(failures) / max(1, len(trajectories))
+    if share > limit:
+        raise RunStopped(
+            f"{len(failures)} of {len(trajectories)} trajectories failed; at most "
+            f"{limit:.0%} may (config.sampling.max_failed_share). The first: "
+            f"{failures[0]}"
+        )
+
+
+def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float:
+    """Largest |sampler's - trainer's| log-prob over action tokens.
+
+    Raises:
+      RunStopped: it is above ``limit``; names row, turn and token.
+    """
+    worst = 0.0
+    for rows, old, _ in scored:
+        gap = np.abs(jax.device_get(old) - rows.behaviour_log_probs)
+        gap = np.where(rows.action_mask & rows.valid[:, None], gap, 0.0)
+        largest = float(gap.max())
+        if not largest <= limit:
+            b, t = np.unravel_index(np.argmax(np.nan_to_num(gap, nan=np.inf)), gap.shape)
+            raise RunStopped(
+                f"log-prob gap {largest:.3g} between sampler and trainer, at most "
+                f"{limit:g} (config.train.max_log_prob_gap): trajectory "
+                f"{rows.trajectory_index[b]}, row {b}, turn {rows.turn_id[b, t]}, token "
+                f"{t} (id {rows.tokens[b, t]}); the two do not see the same context, "
+                "positions, temperature or weights"
+            )
+        worst = max(worst, largest)
+    return worst
+
+
+def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
+    """At step 0 the frozen reference must be the policy.
+
+    Raises:
+      RunStopped: the mean k3 divergence is above 1e-6.
+    """
+    total, count = 0.0, 0
+    for rows, old, ref in scored:
+        mask = rows.action_mask & rows.valid[:, None]
+        ratio = (jax.device_get(ref) - jax.device_get(old))[mask].astype(np.float64)
+        total += float(np.sum(np.expm1(ratio) - ratio))
+        count += int(mask.sum())
+    mean = total / max(1, count)
+    if mean > MAX_INITIAL_KL:
+        raise RunStopped(
+            f"mean KL {mean:.3g} at step 0, expected below {MAX_INITIAL_KL:g}: policy "
+            "and reference differ; see config.policy.path and config.policy.ref_path"
+        )
+
+
+def skipped_in_a_row(count: int, limit: int) -> None:
+    """Raises RunStopped once more than ``limit`` updates in a row were not finite."""
+    if count > limit:
+        raise RunStopped(
+            f"{count} updates in a row had a loss or gradient that is not finite, at "
+            f"most {limit} may (config.train.max_skipped_updates); their batches lie in "
+            "skipped/; lower config.train.learning_rate"
+        )

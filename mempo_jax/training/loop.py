@@ -1,0 +1,299 @@
+"""The run loop: collect groups, score, update, measure; one dict of figures a step."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from mempo_jax.core.advantages import degenerate
+from mempo_jax.core.divergences import kl_coefficient
+from mempo_jax.envs import TaskSuite
+from mempo_jax.envs.reward import call_reward_function, compose
+from mempo_jax.evaluation.trajectory_stats import step_stats
+from mempo_jax.rollout.assemble import assemble_trajectories, pack
+from mempo_jax.rollout.collect import Job
+from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.training import checks, parts
+from mempo_jax.training.compilations import CompilationCounter
+from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.state import make_optimiser, place_params, state_from_params
+from mempo_jax.training.loss import count_tokens
+from mempo_jax.training.step import Programs
+from mempo_jax.types import Rows, Trajectories, TrainState
+
+
+class Trainer:
+    """Updates one policy on one task suite.
+
+    Args:
+      policy: model, tokenizer and initial parameters.
+      reference: parameters that the KL pulls towards, of the same model; None: the
+        initial ones.
+      dump: receives (step, update, arrays) of an update that was not finite.
+    """
+
+    def __init__(
+        self,
+        policy: parts.Policy,
+        suite: TaskSuite,
+        settings: RunSettings,
+        mesh: Any,
+        reference: Any = None,
+        dump: Callable[[int, int, list[Any]], None] = lambda step, update, arrays: None,
+    ) -> None:
+        self.settings, self.policy, self.suite = settings, policy, suite
+        self.engine, self.collector = parts.make_collector(
+            policy, suite, settings, mesh
+        )
+        self.optimiser = make_optimiser(parts.optimiser(settings))
+        self.programs = Programs(
+            policy.model,
+            mesh,
+            self.optimiser,
+            parts.objective(settings),
+            parts.advantage(settings),
+            settings.credit,
+        )
+        self.state: TrainState = state_from_params(policy.params, self.optimiser, mesh)
+        own = reference is None
+        self.reference = place_params(policy.params if own else reference, mesh)
+        self._reference_is_initial = own
+        self._shapes = parts.shapes(settings, mesh)
+        self._reward_function = parts.reward_function(settings)
+        self._dump = dump
+        self._skipped_in_a_row = 0
+        self.compilations = CompilationCounter()
+
+    def warm_up(self) -> None:
+        """Compiles every program for every shape a run can meet."""
+        self.engine.set_params(self.state.params)
+        self.engine.warm_up()
+        filler = self._filler()
+        for length in self._shapes.length_buckets:
+            rows = _filler_rows(self._shapes.rows_of(length), length)
+            old, _ = self.programs.score(self.state.params, rows, 1.0)
+            inputs = self.programs.loss_inputs(
+                filler, np.zeros(filler.valid.size, np.float32)
+            )
+            sums = self.programs.accumulate(
+                *(self.state.params, self.programs.zeros(), rows, old, old),
+                *(inputs, 0.0, 1.0),
+            )
+        self.state, _ = self.programs.apply(self.state, sums)
+
+    def run(self, first: int, last: int) -> Iterator[tuple[dict, list[Trajectory]]]:
+        """Steps ``first`` to ``last`` - 1; yields figures and trajectories of each."""
+        for step in range(first, last):
+            yield self.step(step)
+
+    def jobs(self, step: int) -> list[Job]:
+        """The trajectories of a step: contiguous groups of one task each."""
+        s = self.settings
+        count = s.sampling.tasks_per_step
+        tasks = [self.suite.task("train", step * count + j) for j in range(count)]
+        return [
+            Job(task, sample, s.seed, "train", step)
+            for task in tasks
+            for sample in range(s.sampling.group_size)
+        ]
+
+    def step(self, step: int) -> tuple[dict[str, Any], list[Trajectory]]:
+        """One step: sampling, scoring, updates.
+
+        Raises:
+          RunStopped: too many failed trajectories or skipped updates in a row, a gap
+            between sampler and trainer, or a reference that is not the policy.
+        """
+        began, before = time.perf_counter(), self.compilations.count
+        self.engine.set_params(self.state.params)
+        counters = dataclasses.asdict(self.engine.counters)
+        trajectories = self.collector.run(
+            self.jobs(step), parts.decoding(self.settings)
+        )
+        self._apply_reward_function(trajectories)
+        checks.failed_share(trajectories, self.settings.sampling.max_failed_share)
+        sampled = time.perf_counter()
+        size = self.settings.sampling.group_size
+        arrays = assemble_trajectories(
+            trajectories, len(trajectories) // size, self._shapes
+        )
+        arrays, share = self._drop_degenerate(arrays)
+        figures = self._update(step, trajectories, arrays)
+        ended = time.perf_counter()
+        figures |= step_stats(trajectories, size)
+        figures |= _reward_spread(arrays)
+        figures["degenerate_groups"] = share
+        figures |= self._speeds(counters, sampled - began, ended - sampled)
+        figures["compilations"] = self.compilations.count - before
+        return figures, trajectories
+
+    def _apply_reward_function(self, trajectories: Sequence[Trajectory]) -> None:
+        if self._reward_function is None:
+            return
+        counted = [t for t in trajectories if t.reward is not None]
+        values = call_reward_function(self._reward_function, counted)
+        weights = self.settings.reward.weights()
+        for trajectory, value in zip(counted, values, strict=True):
+            counts = {k: int(v) for k, v in trajectory.reward.raw.items() if k != "task"}
+            trajectory.reward = compose(value, counts, weights)
+            earned = trajectory.reward.weighted["task"]
+            trajectory.turn_reward = [0.0] * len(trajectory.turn_reward)
+            trajectory.turn_reward[-1:] = [earned]
+
+    def _drop_degenerate(self, arrays: Trajectories) -> tuple[Trajectories, float]:
+        """Marks groups of equal rewards invalid; returns their share as well."""
+        flat = np.asarray(jax.device_get(degenerate(arrays.reward, arrays.valid)))
+        if self.settings.sampling.drop_degenerate:
+            arrays = arrays._replace(valid=arrays.valid & ~flat[:, None])
+        return arrays, float(flat.mean())
+
+    def _update(
+        self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories
+    ) -> dict[str, Any]:
+        """All optimiser updates of one step, on old log-probs from before the first."""
+        batches = self._minibatches(step, trajectories, arrays)
+        scored = [[self._score(rows) for rows in batch] for batch in batches]
+        flat = [item for batch in scored for item in batch]
+        gap = checks.log_prob_gap(flat, self.settings.train.max_log_prob_gap)
+        if step == 0 and self._reference_is_initial:
+            checks.reference_is_policy(flat)
+        figures = [
+            self._apply_batch(step, at, batch, arrays)
+            for at, batch in enumerate(scored)
+        ]
+        merged = _mean_figures(figures)
+        merged["updates"] = len(batches)
+        merged["log_prob_gap"] = gap
+        merged["padding_share"] = _padding_share(rows for rows, _, _ in flat)
+        return merged
+
+    def _minibatches(
+        self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories
+    ) -> list[tuple[Rows, ...]]:
+        counted = np.flatnonzero(arrays.valid.reshape(-1))
+        seed = np.random.SeedSequence((self.settings.seed, step))
+        order = np.random.default_rng(seed).permutation(counted)
+        pad_id = self.policy.tokenizer.pad_id
+        batches = []
+        for part in np.array_split(order, self.settings.train.minibatches):
+            segments = [(int(n), s) for n in part for s in trajectories[n].segments]
+            segments = [(n, s) for n, s in segments if any(s.is_action)]
+            if segments:
+                batches.append(pack(segments, self._shapes, pad_id))
+        return batches
+
+    def _score(self, rows: Rows) -> tuple[Rows, Any, Any]:
+        temperature = self.settings.sampling.temperature
+        old, _ = self.programs.score(self.state.params, rows, temperature)
+        ref, _ = self.programs.score(self.reference, rows, temperature)
+        return rows, old, ref
+
+    def _apply_batch(
+        self, step: int, at: int, batch: Sequence[tuple], arrays: Trajectories
+    ) -> dict[str, Any]:
+        settings = self.settings
+        token_count = count_tokens([rows for rows, _, _ in batch], arrays.valid)
+        inputs = self.programs.loss_inputs(arrays, token_count)
+        coefficient = kl_coefficient(
+            step,
+            target=settings.objective.kl_coef,
+            warmup_steps=settings.objective.kl_warmup_steps,
+        )
+        sums = self.programs.zeros()
+        for rows, old, ref in batch:
+            sums = self.programs.accumulate(
+                *(self.state.params, sums, rows, old, ref, inputs),
+                *(coefficient, settings.sampling.temperature),
+            )
+        self.state, device_figures = self.programs.apply(self.state, sums)
+        figures = jax.device_get(device_figures)
+        figures["kl_coef"] = coefficient
+        if figures["skipped"]:
+            self._skipped_in_a_row += 1
+            self._dump(step, at, [jax.device_get(item) for item in batch])
+            checks.skipped_in_a_row(
+                self._skipped_in_a_row, settings.train.max_skipped_updates
+            )
+        else:
+            self._skipped_in_a_row = 0
+        return figures
+
+    def _filler(self) -> Trajectories:
+        size = self.settings.sampling.group_size
+        count = size * self.settings.sampling.tasks_per_step
+        empty = assemble_trajectories([], 1, self._shapes)
+
+        def grow(leaf: np.ndarray) -> np.ndarray:
+            if leaf.shape[:1] == (1,):
+                return np.zeros((count // size, size), leaf.dtype)
+            return np.zeros((count, *leaf.shape[1:]), leaf.dtype)
+
+        return jax.tree.map(grow, empty)
+
+    def _speeds(
+        self, before: dict[str, int], sampling_s: float, training_s: float
+    ) -> dict[str, Any]:
+        now = dataclasses.asdict(self.engine.counters)
+        made = {name: now[name] - before[name] for name in now}
+        total = sampling_s + training_s
+        return {
+            "seconds": total,
+            "seconds_sampling": sampling_s,
+            "seconds_training": training_s,
+            "tokens_generated_per_s": made["tokens_generated"] / sampling_s,
+            "tokens_prefilled_per_s": made["tokens_prefilled"] / sampling_s,
+            "tokens_fed_per_s": made["tokens_fed"] / sampling_s,
+            "device_bytes": _device_bytes(),
+        }
+
+
+def _filler_rows(count: int, length: int) -> Rows:
+    shape = (count, length)
+    whole = np.zeros(shape, np.int32)
+    no = np.zeros(shape, bool)
+    return Rows(
+        tokens=whole,
+        token_mask=no,
+        action_mask=no,
+        behaviour_log_probs=np.zeros(shape, np.float32),
+        turn_id=whole,
+        op_id=whole - 1,
+        trajectory_index=np.zeros(count, np.int32),
+        valid=np.zeros(count, bool),
+    )
+
+
+def _mean_figures(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over the updates of a step; sums of what is counted."""
+    if not figures:
+        return {"empty_steps": 1, "skipped_updates": 0, "trained_tokens": 0}
+    means = {k: float(np.mean([f[k] for f in figures])) for k in figures[0]}
+    for name in ("skipped", "empty", "count", "tokens"):
+        means.pop(name)
+    means["kl_first_update"] = float(figures[0]["kl"])
+    means["skipped_updates"] = int(sum(bool(f["skipped"]) for f in figures))
+    means["trained_tokens"] = int(sum(f["tokens"] for f in figures))
+    means["empty_steps"] = 0
+    return means
+
+
+def _reward_spread(arrays: Trajectories) -> dict[str, Any]:
+    spread = [row[ok].std() for row, ok in zip(arrays.reward, arrays.valid) if ok.any()]
+    return {"reward_std_in_group": float(np.mean(spread)) if spread else None}
+
+
+def _padding_share(batches: Iterator[Rows]) -> float | None:
+    masks = [rows.token_mask for rows in batches]
+    if not masks:
+        return None
+    return 1 - sum(int(m.sum()) for m in masks) / sum(m.size for m in masks)
+
+
+def _device_bytes() -> int | None:
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("bytes_in_use")

@@ -1,0 +1,153 @@
+"""Metrics of a run: one JSON object a step, and the same numbers in TensorBoard.
+
+The JSON lines are the record that tests, reports and the doctor read; TensorBoard and
+Weights & Biases are views of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tensorboardX import SummaryWriter
+
+from mempo_jax.settings import ConfigError
+
+TENSORBOARD = "tensorboard"
+
+
+class MetricsWriter:
+    """Appends to ``DIR/NAME.jsonl`` and to the views that are turned on."""
+
+    def __init__(
+        self,
+        directory: str | pathlib.Path,
+        *,
+        resume_step: int | None,
+        tensorboard: bool,
+        wandb_project: str,
+        config: Mapping[str, Any],
+        name: str = "metrics",
+    ):
+        """Opens the record; lines after the resumed step are cut off.
+
+        Args:
+          directory: the run's directory.
+          resume_step: the last step whose line is kept, None for a new run (the file
+            starts empty).
+          tensorboard: whether to write events to ``DIR/tensorboard``.
+          wandb_project: Weights & Biases project, "" for none.
+          config: the run's config, for Weights & Biases.
+          name: the record's file name without ``.jsonl``.
+
+        Raises:
+          ConfigError: ``wandb_project`` is given and wandb is not installed.
+        """
+        directory = pathlib.Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / f"{name}.jsonl"
+        self._last_step = -1 if resume_step is None else resume_step
+        _truncate(self.path, self._last_step)
+        self._wandb = _start_wandb(wandb_project, directory, config)
+        self._events = None
+        if tensorboard:
+            self._events = SummaryWriter(
+                str(directory / TENSORBOARD), purge_step=self._last_step + 1
+            )
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Records one step: its numbers, by name.
+
+        Args:
+          step: the optimiser step, larger than any recorded one.
+          values: scalars (Python, numpy or jax; None for "not measured"). A value
+            that is not finite is recorded as null and left out of the views.
+
+        Raises:
+          ValueError: the step was recorded before.
+          TypeError: a value is no scalar number.
+        """
+        if step <= self._last_step:
+            raise ValueError(
+                f"{self.path}: step {step} comes after step {self._last_step}; each"
+                " step is written once, in order"
+            )
+        row = {name: _number(name, value) for name, value in values.items()}
+        row.pop("step", None)
+        self._file.write(json.dumps({"step": step} | row, allow_nan=False) + "\n")
+        self._file.flush()
+        self._last_step = step
+        measured = {name: value for name, value in row.items() if value is not None}
+        if self._events is not None:
+            for name, value in measured.items():
+                self._events.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(measured, step=step)
+
+    def close(self) -> None:
+        """Flushes and closes the record and its views; safe to call twice."""
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        if self._wandb is not None:
+            self._wandb.finish()
+            self._wandb = None
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_metrics(path: str | pathlib.Path) -> list[dict[str, Any]]:
+    """The record's rows in order; a last line cut off by a kill is left out."""
+    rows = []
+    for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def _truncate(path: pathlib.Path, last_step: int) -> None:
+    """Keeps the rows up to ``last_step``, by writing a new file and renaming it."""
+    if not path.exists():
+        return
+    kept = [row for row in read_metrics(path) if row["step"] <= last_step]
+    fresh = path.with_suffix(".jsonl.new")
+    fresh.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    fresh.replace(path)
+
+
+def _number(name: str, value: Any) -> int | float | None:
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind in "SUOMmc":
+        raise TypeError(f"metric {name}: expected one real number, got {value!r}")
+    if array.dtype.kind in "biu":
+        return int(array.item())
+    number = float(array.item())
+    return number if math.isfinite(number) else None
+
+
+def _start_wandb(project: str, directory: pathlib.Path, config: Mapping[str, Any]):
+    """A Weights & Biases run, None without a project; imported on use only."""
+    if not project:
+        return None
+    try:
+        import wandb
+    except ImportError:
+        raise ConfigError(
+            f"a Weights & Biases project ({project!r}) is set but the package wandb is"
+            " not installed: pip install 'mempo_jax[wandb]', or set it to ''"
+        ) from None
+    return wandb.init(project=project, dir=str(directory), config=dict(config))

@@ -1,0 +1,218 @@
+"""A whole run: cold start, evaluation, reinforcement learning, evaluation, export."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from mempo_jax.training import parts
+from mempo_jax.training.checkpoint import Checkpoints
+from mempo_jax.training.checks import RunStopped
+from mempo_jax.training.cold_start import Progress, cold_start, quiet
+from mempo_jax.training.evaluate import evaluate
+from mempo_jax.training.loop import Trainer
+from mempo_jax.training.metrics import MetricsWriter
+from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.rundir import RunDir, identity
+
+
+class Preempted(Exception):
+    """SIGTERM: the run saved its state and can be continued."""
+
+
+def run(
+    settings: RunSettings,
+    config: Mapping[str, Any],
+    workdir: str,
+    progress: Progress = quiet,
+) -> dict[str, Any]:
+    """Runs to the end, or continues a run that was stopped; returns the summary.
+
+    Raises:
+      ConfigError: something does not fit; nothing was computed.
+      RunStopped: training cannot go on; a checkpoint was saved.
+      Preempted: SIGTERM came; a checkpoint was saved.
+    """
+    suite = parts.make_suite(settings)
+    parts.reward_function(settings)
+    mesh = parts.make_run_mesh(settings)
+    policy, reference = _policies(settings, suite)
+    place = RunDir(workdir)
+    place.claim(config)
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "cold_start"):
+        policy = _initial_policy(policy, settings, suite, mesh, place, progress)
+    trainer = Trainer(
+        policy, suite, settings, mesh, reference=reference, dump=place.dump_update
+    )
+    with _timed(seconds, "warm_up"):
+        progress("compiling", 0, 1, {})
+        trainer.warm_up()
+        progress("compiling", 1, 1, {})
+    with _timed(seconds, "evaluate_cold_start"):
+        before = _evaluated(
+            trainer, trainer.state.params, "cold_start", place, progress
+        )
+    with _timed(seconds, "train"):
+        _train(trainer, settings, config, place, progress)
+    with _timed(seconds, "evaluate_trained"):
+        after = _evaluated(trainer, trainer.state.params, "trained", place, progress)
+    place.save_dir(
+        place.policy, lambda path: policy.save(path, trainer.state.params)
+    )
+    summary = {"cold_start": before, "trained": after, "seconds": seconds}
+    place.save_json("summary.json", summary)
+    return summary
+
+
+def _policies(settings: RunSettings, suite) -> tuple[parts.Policy, Any]:
+    """The policy before the cold start, and other reference parameters if any."""
+    path, ref_path = settings.policy.path, settings.policy.ref_path
+    policy = (
+        parts.load_policy(path, settings) if path else parts.make_nano(suite, settings)
+    )
+    if not ref_path:
+        return policy, None
+    reference = parts.load_policy(ref_path, settings)
+    if reference.config != policy.config:
+        raise parts.ConfigError(
+            f"config.policy.ref_path = {ref_path!r}: expected the policy's architecture "
+            f"{policy.config}, got {reference.config}"
+        )
+    return policy, reference.params
+
+
+def _initial_policy(
+    policy: parts.Policy, settings: RunSettings, suite, mesh, place: RunDir, progress
+) -> parts.Policy:
+    """The policy after its cold start, read back where it was made before."""
+    if not (place.cold_start / "config.json").is_file():
+        params = policy.params
+        if settings.train.cold_start_steps:
+            params = cold_start(policy, suite, settings, mesh, progress)
+        place.save_dir(place.cold_start, lambda path: policy.save(path, params))
+    return parts.load_policy(str(place.cold_start), settings)
+
+
+def _evaluated(
+    trainer: Trainer, params: Any, name: str, place: RunDir, progress: Progress
+) -> dict[str, Any]:
+    known = place.load_json(f"evaluation_{name}.json") if name == "cold_start" else None
+    if known is not None:
+        return known
+    summary, made = evaluate(
+        trainer.engine,
+        trainer.collector,
+        trainer.suite,
+        trainer.settings,
+        params,
+        name=name,
+        progress=progress,
+    )
+    for how, trajectories in made.items():
+        place.save_trajectories(f"{name}_{how}", trajectories)
+    place.save_json(f"evaluation_{name}.json", summary)
+    return summary
+
+
+def _train(
+    trainer: Trainer,
+    settings: RunSettings,
+    config: Mapping[str, Any],
+    place: RunDir,
+    progress: Progress,
+) -> None:
+    keep, every = settings.train.checkpoints_kept, settings.train.checkpoint_every
+    saved = Checkpoints(place.checkpoints, keep=keep)
+    reference = identity(trainer.reference)
+    first = _restore(trainer, saved, reference)
+    log = settings.log
+    last = settings.train.steps
+    with (
+        contextlib.closing(saved),
+        _stop_signal() as stop,
+        MetricsWriter(
+            place.path,
+            resume_step=first - 1 if first else None,
+            tensorboard=log.tensorboard,
+            wandb_project=log.wandb_project,
+            config=config,
+        ) as metrics,
+    ):
+
+        def save(done: int) -> None:
+            record = {"step": done, "config": dict(config), "reference": reference}
+            saved.save(trainer.state, record)
+
+        done = first
+        try:
+            for figures, trajectories in trainer.run(first, last):
+                metrics.write(done, figures)
+                if log.trajectories_every and done % log.trajectories_every == 0:
+                    place.save_trajectories(f"step_{done:06d}", trajectories)
+                done += 1
+                progress("training", done, last, _shown(figures))
+                if done % every == 0 or done == last or stop.is_set():
+                    save(done)
+                if stop.is_set():
+                    saved.wait()
+                    raise Preempted(f"stopped after step {done} of {last}")
+        except RunStopped:
+            save(done)
+            raise
+
+
+def _restore(trainer: Trainer, saved: Checkpoints, reference: str) -> int:
+    """Puts the newest checkpoint into the trainer; returns its step, 0 without one."""
+    target = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+        trainer.state,
+    )
+    found = saved.restore(target)
+    if found is None:
+        return 0
+    if found.metadata["reference"] != reference:
+        raise parts.ConfigError(
+            f"{saved.directory}: its checkpoints were trained against another reference "
+            "policy; cold_start/ or config.policy.ref_path has changed"
+        )
+    trainer.state = found.state
+    return int(found.metadata["step"])
+
+
+def _shown(figures: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("success", "write_precision", "reward", "kl")
+    shown = {n: figures.get(n) for n in names}
+    return {n: round(v, 4) for n, v in shown.items() if v is not None}
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[name] = round(time.perf_counter() - began, 2)
+
+
+@contextlib.contextmanager
+def _stop_signal() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets; a second SIGTERM ends the process at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def on_signal(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,125 @@
+"""The run directory: what a run writes, where, and how it is found again.
+
+    config.json · metrics.jsonl · trajectories/ · checkpoints/ · cold_start/ (initial
+    policy and its evaluation) · policy/ (trained) · skipped/ · summary.json
+
+Directories that must be whole are written beside their place and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.settings import ConfigError
+
+# Fields that a continued run may change: they alter nothing that was done already.
+FREE_FIELDS = ("train.steps", "log.trajectories_every")
+
+
+class RunDir:
+    """Paths and files of one run."""
+
+    def __init__(self, path: str) -> None:
+        self.path = pathlib.Path(path)
+        self.cold_start = self.path / "cold_start"
+        self.policy = self.path / "policy"
+        self.checkpoints = self.path / "checkpoints"
+        self.trajectories = self.path / "trajectories"
+
+    def claim(self, config: Mapping[str, Any]) -> None:
+        """Writes config.json, or checks that the run there has the same config.
+
+        Raises:
+          ConfigError: the directory holds another run's config, names the fields; or
+            it cannot be written.
+        """
+        file = self.path / "config.json"
+        flat = flatten(config)
+        if file.is_file():
+            old = flatten(json.loads(file.read_text(encoding="utf-8")))
+            changed = [
+                f"{k} is {old.get(k)!r} there and {flat.get(k)!r} here"
+                for k in sorted(old.keys() | flat.keys())
+                if old.get(k) != flat.get(k) and k not in FREE_FIELDS
+            ]
+            if changed:
+                raise ConfigError(
+                    f"--workdir={self.path} holds a run with another config: "
+                    f"{'; '.join(changed[:3])}"
+                    f"{' ...' if len(changed) > 3 else ''}; use another --workdir"
+                )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(file, json.dumps(config, indent=1, sort_keys=True))
+        except OSError as error:
+            raise ConfigError(f"--workdir={self.path}: {error}") from error
+
+    def save_dir(self, place: pathlib.Path, fill: Callable[[pathlib.Path], None]):
+        """Fills a new directory beside ``place`` and renames it there."""
+        fresh = place.with_name(place.name + ".writing")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        fill(fresh)
+        shutil.rmtree(place, ignore_errors=True)
+        fresh.rename(place)
+
+    def save_trajectories(self, name: str, made: Sequence[Trajectory]) -> None:
+        """Writes ``trajectories/NAME.jsonl``, one object per trajectory."""
+        self.trajectories.mkdir(exist_ok=True)
+        lines = [json.dumps(t.to_json(), ensure_ascii=False) for t in made]
+        write_text(self.trajectories / f"{name}.jsonl", "\n".join(lines) + "\n")
+
+    def save_json(self, name: str, value: Any) -> None:
+        write_text(self.path / name, json.dumps(value, indent=1) + "\n")
+
+    def load_json(self, name: str) -> Any | None:
+        file = self.path / name
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+    def dump_update(self, step: int, update: int, batch: Sequence[Any]) -> None:
+        """Keeps the arrays of an update that was skipped, for a look at its cause."""
+        folder = self.path / "skipped"
+        folder.mkdir(exist_ok=True)
+        arrays = {}
+        for at, (rows, old, ref) in enumerate(batch):
+            arrays |= {f"{at}/{k}": v for k, v in rows._asdict().items()}
+            arrays |= {f"{at}/old_log_probs": old, f"{at}/ref_log_probs": ref}
+        np.savez_compressed(folder / f"step{step}_update{update}.npz", **arrays)
+
+
+def identity(params: Any) -> str:
+    """SHA-256 over all parameters, to know a reference policy again."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree.leaves_with_path(params):
+        digest.update(jax.tree_util.keystr(path).encode())
+        digest.update(np.asarray(jax.device_get(leaf)).tobytes())
+    return digest.hexdigest()
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields by dotted name; tuples as lists, as JSON has them."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            listed = list(value) if isinstance(value, tuple) else value
+            flat[f"{prefix}{name}"] = listed
+    return flat
+
+
+def write_text(file: pathlib.Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    fresh = file.with_name(file.name + ".writing")
+    fresh.write_text(text, encoding="utf-8")
+    os.replace(fresh, file)

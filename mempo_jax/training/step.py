@@ -1,0 +1,252 @@
+"""The compiled programs of training: score, accumulate, apply.
+
+Each is built once for a model, a mesh and settings, and compiles once for each shape of
+rows. Micro-batches add (gradient sum, loss sum, count), and ``apply`` divides once at
+the end, so how rows are cut into micro-batches changes nothing but memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from mempo_jax.core import AdvantageSettings, CreditSettings
+from mempo_jax.core.objective import AUX_KEYS
+from mempo_jax.training import loss as losses
+from mempo_jax.training import sharding
+from mempo_jax.training.loss import LossInputs, Model, ObjectiveSettings
+from mempo_jax.training.state import add_updates, fresh_state
+from mempo_jax.types import Array, Rows, TrainState, Trajectories
+
+
+class Accumulator(NamedTuple):
+    """Sums over the micro-batches so far: float32 gradients, loss, count, figures."""
+
+    grads: Any
+    loss_sum: Array
+    count: Array
+    aux: dict[str, Array]
+
+
+class Programs:
+    """The compiled programs, for one model, mesh, optimiser and settings.
+
+    Numpy arguments are placed on the mesh here, explicitly; what is already there is
+    left. ``accumulate`` and ``supervised_accumulate`` consume (donate) the accumulator
+    passed to them, ``apply`` the state.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        mesh: Mesh,
+        optimiser: optax.GradientTransformation,
+        objective: ObjectiveSettings,
+        advantage: AdvantageSettings,
+        credit: CreditSettings,
+        table: sharding.Table = sharding.DECODER_TABLE,
+    ):
+        self.mesh = mesh
+        self._model, self._optimiser = model, optimiser
+        self._rows = sharding.row_sharding(mesh)
+        self._whole = sharding.replicated(mesh)
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        self._params = sharding.shardings(shapes, mesh, table)
+        self._state = sharding.shardings(
+            jax.eval_shape(partial(fresh_state, optimiser=optimiser), shapes),
+            mesh,
+            table,
+        )
+        self._compile(objective, advantage, credit)
+
+    def place_rows(self, rows: Any) -> Any:
+        """Rows, or any tree of [B, ...] arrays, split over data and fsdp."""
+        for leaf in jax.tree.leaves(rows):
+            sharding.check_rows(leaf.shape[0], self.mesh)
+        return jax.device_put(rows, self._rows)
+
+    def loss_inputs(self, trajectories: Trajectories, token_count: Array) -> LossInputs:
+        """Group advantage and credit of ops, from what happened.
+
+        Args:
+          trajectories: N = G * S of them.
+          token_count: [N] from ``loss.count_tokens``, over the batches of one update.
+        """
+        return self._loss_inputs(*self._put((trajectories, token_count)))
+
+    def score(self, params: Any, rows: Rows, temperature: float) -> tuple[Array, Array]:
+        """Log-probs of the tokens and entropy of what they were drawn from.
+
+        Returns:
+          Two f32 [B, T] by the alignment rule, at ``temperature``; 0 in padding.
+        """
+        rows = self.place_rows(rows)
+        return self._score(params, rows, self._scalar(temperature))
+
+    def zeros(self) -> Accumulator:
+        """An empty accumulator for ``accumulate``."""
+        return self._zeros()
+
+    def supervised_zeros(self) -> Accumulator:
+        """An empty accumulator for ``supervised_accumulate``."""
+        return self._supervised_zeros()
+
+    def accumulate(
+        self,
+        params: Any,
+        accumulator: Accumulator,
+        rows: Rows,
+        old_log_probs: Array,
+        ref_log_probs: Array,
+        inputs: LossInputs,
+        kl_coef: float,
+        temperature: float,
+    ) -> Accumulator:
+        """Adds one micro-batch of the policy objective.
+
+        token advantage = weight x group advantage + bonus, laid on tokens from
+        ``inputs`` by each row's op_id and turn_id.
+
+        Args:
+          params: the policy's.
+          accumulator: from ``zeros`` or the micro-batch before; consumed.
+          old_log_probs, ref_log_probs: f32 [B, T] from ``score``.
+          temperature: that of sampling and of both log-probs.
+        """
+        arrays = self.place_rows((rows, old_log_probs, ref_log_probs))
+        scalars = self._scalar(kl_coef), self._scalar(temperature)
+        return self._accumulate(
+            params, accumulator, *arrays, self._put(inputs), *scalars
+        )
+
+    def supervised_accumulate(
+        self, params: Any, accumulator: Accumulator, rows: Rows
+    ) -> Accumulator:
+        """Adds one micro-batch of cross-entropy on action tokens, at temperature 1."""
+        return self._supervised(params, accumulator, self.place_rows(rows))
+
+    def apply(
+        self, state: TrainState, accumulator: Accumulator
+    ) -> tuple[TrainState, dict[str, Array]]:
+        """One optimiser step on the accumulated gradient; ``state`` is consumed.
+
+        Where loss or gradient is not finite (``skipped``), or nothing was counted
+        (``empty``), parameters, optimiser state and step stay as they are.
+
+        Returns:
+          The state, and scalars: loss, grad_norm (before clipping), count, tokens,
+          skipped, empty, and the accumulated figures as means over tokens.
+        """
+        return self._apply(state, accumulator)
+
+    def _compile(
+        self,
+        objective: ObjectiveSettings,
+        advantage: AdvantageSettings,
+        credit: CreditSettings,
+    ) -> None:
+        model, chunk = self._model, objective.logit_chunk
+        rows, whole, params = self._rows, self._whole, self._params
+        sums = Accumulator(params, whole, whole, whole)
+
+        def loss_inputs(trajectories, token_count):
+            return losses.loss_inputs(trajectories, token_count, advantage, credit)
+
+        def score(params, rows, temperature):
+            return losses.score(model, params, rows, temperature, chunk)
+
+        def accumulate(params, sums, *args):
+            settings = objective, credit
+            return _add(
+                sums, lambda p: losses.policy_loss(model, p, *args, *settings), params
+            )
+
+        def supervised(params, sums, rows):
+            return _add(
+                sums, lambda p: losses.supervised_loss(model, p, rows, chunk), params
+            )
+
+        self._loss_inputs = jax.jit(loss_inputs, out_shardings=whole)
+        self._score = jax.jit(
+            score, in_shardings=(params, rows, whole), out_shardings=rows
+        )
+        self._zeros, self._supervised_zeros = (
+            jax.jit(partial(self._trace_zeros, keys), out_shardings=sums)
+            for keys in (AUX_KEYS, ("tokens",))
+        )
+        self._accumulate = jax.jit(
+            accumulate,
+            in_shardings=(params, sums, rows, rows, rows, whole, whole, whole),
+            out_shardings=sums,
+            donate_argnums=1,
+        )
+        self._supervised = jax.jit(
+            supervised,
+            in_shardings=(params, sums, rows),
+            out_shardings=sums,
+            donate_argnums=1,
+        )
+        self._apply = jax.jit(
+            self._trace_apply,
+            in_shardings=(self._state, sums),
+            out_shardings=(self._state, whole),
+            donate_argnums=0,  # no result could use the gradient's memory
+        )
+
+    def _trace_zeros(self, keys: tuple[str, ...]) -> Accumulator:
+        shapes = jax.eval_shape(self._model.init, jax.random.key(0))
+        grads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
+        return Accumulator(
+            grads, jnp.zeros(()), jnp.zeros(()), {key: jnp.zeros(()) for key in keys}
+        )
+
+    def _trace_apply(self, state: TrainState, sums: Accumulator):
+        divisor = jnp.maximum(sums.count, 1)
+        loss = sums.loss_sum / divisor
+        grads = jax.tree.map(lambda grad: grad / divisor, sums.grads)
+        norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        empty = sums.count == 0
+        updates, opt_state = self._optimiser.update(
+            grads, state.opt_state, state.params
+        )
+        new = TrainState(add_updates(state.params, updates), opt_state, state.step + 1)
+        use = finite & ~empty
+        state = jax.tree.map(lambda a, b: jnp.where(use, a, b), new, state)
+        tokens = jnp.maximum(sums.aux["tokens"], 1)
+        means = {k: v / tokens for k, v in sums.aux.items() if k != "tokens"}
+        return state, means | {
+            "loss": loss,
+            "grad_norm": norm,
+            "count": sums.count,
+            "tokens": sums.aux["tokens"],
+            "skipped": ~finite,
+            "empty": empty,
+        }
+
+    def _scalar(self, value: Any) -> Array:
+        if isinstance(value, jax.Array):
+            return value
+        return jax.device_put(np.float32(value), self._whole)
+
+    def _put(self, tree: Any) -> Any:
+        return jax.device_put(tree, self._whole)
+
+
+def _add(sums: Accumulator, loss: Callable, params: Any) -> Accumulator:
+    """Adds value and gradient of ``loss(params) -> (sum, count, aux)``."""
+
+    def with_aux(params):
+        loss_sum, count, aux = loss(params)
+        return loss_sum, (count, aux)
+
+    value, grads = jax.value_and_grad(with_aux, has_aux=True)(params)
+    loss_sum, (count, aux) = value
+    return jax.tree.map(jnp.add, sums, Accumulator(grads, loss_sum, count, aux))

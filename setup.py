@@ -1,0 +1,50 @@
+"""Package mempo_jax: version ranges here, exact versions in requirements*.lock."""
+
+from setuptools import find_packages, setup
+
+# ScaNN publishes wheels for these platforms only; elsewhere exact search serves.
+SCANN_PLATFORM = (
+    'platform_system == "Linux" '
+    'and (platform_machine == "x86_64" or platform_machine == "aarch64") '
+    'and platform_python_implementation == "CPython" and python_version < "3.14"'
+)
+
+setup(
+    name="mempo_jax",
+    version="0.1.0",
+    description=(
+        "An LLM agent that learns to manage an external memory: group-relative"
+        " policy optimisation of memory operations, in JAX"
+    ),
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["mempo_jax", "mempo_jax.*"]),
+    install_requires=[
+        "absl-py>=2.3,<3",
+        "flax>=0.12.8,<0.13",
+        "jax>=0.10.2,<0.11",
+        "jinja2>=3.1,<4",  # transformers renders chat templates with it
+        "ml_collections>=1.1,<2",
+        "numpy>=2.4,<3",
+        "optax>=0.2.8,<0.3",
+        "orbax-checkpoint>=0.12.8,<0.13",
+        "safetensors>=0.8,<1",
+        f"scann>=1.4.2,<1.5; {SCANN_PLATFORM}",
+        "tensorboardX>=2.6.5,<3",
+        "tokenizers>=0.23,<1",
+        "tqdm>=4.67,<5",
+        "transformers>=5.24,<6",
+        "wordllama>=0.4,<0.5",
+    ],
+    extras_require={
+        "tpu": ["jax[tpu]>=0.10.2,<0.11"],
+        "cuda": ["jax[cuda13]>=0.10.2,<0.11"],
+        "wandb": ["wandb>=0.20"],
+        "test": [
+            "hypothesis>=6.150,<7",
+            "pytest>=9,<10",
+            "ruff>=0.17,<0.18",
+        ],
+        "parity": ["torch>=2.13,<3"],
+    },
+)

@@ -1,0 +1,237 @@
+"""The command line as a user types it: values, and one clear line for mistakes."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import flags
+from experiments.errors import launcher
+from mempo_jax.settings import ConfigError
+
+ROOT = pathlib.Path(__file__).parents[2]
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict({
+        "seed": 1,
+        "sampling": {"group_size": 8, "temperature": 0.9, "top_k": None},
+        "credit": {"modes": ("uniform",), "gammas": (0.5, 1.0), "none": ()},
+        "memory": {"enabled": True},
+        "env": {"data_dir": ""},
+    })
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    (tmp_path / "base.py").write_text(CONFIG)
+    return tmp_path / "base.py"
+
+
+def add_options(parser):
+    parser.add_argument("--workdir", required=True)
+    parser.add_argument("--tasks", type=int)
+
+
+def parse(config_file, *words):
+    return flags.parse(
+        [f"--config={config_file}", "--workdir=w", *words],
+        description="test",
+        add_options=add_options,
+    )
+
+
+def test_plain_run_reads_the_file_and_the_options(config_file):
+    command = parse(config_file, "--tasks=3")
+    assert isinstance(command.config, ConfigDict)
+    assert command.config.sampling.group_size == 8
+    assert (command.options.workdir, command.options.tasks) == ("w", 3)
+    assert command.overrides == {}
+
+
+@pytest.mark.parametrize(
+    ("word", "path", "expected"),
+    [
+        ("sampling.group_size=16", "sampling.group_size", 16),
+        ("sampling.temperature=1", "sampling.temperature", 1.0),
+        ("sampling.temperature=1e-3", "sampling.temperature", 0.001),
+        ("sampling.top_k=5", "sampling.top_k", 5),
+        ("sampling.top_k=none", "sampling.top_k", None),
+        ("memory.enabled=false", "memory.enabled", False),
+        ("memory.enabled=True", "memory.enabled", True),
+        ("env.data_dir=/a=b", "env.data_dir", "/a=b"),
+        ("env.data_dir=7", "env.data_dir", "7"),
+        ("env.data_dir=", "env.data_dir", ""),
+        (
+            "credit.modes=uniform,attribution",
+            "credit.modes",
+            ("uniform", "attribution"),
+        ),
+        ("credit.modes=('a','b')", "credit.modes", ("a", "b")),
+        ("credit.modes=('a',)", "credit.modes", ("a",)),
+        ("credit.modes=('a')", "credit.modes", ("a",)),
+        ("credit.modes=[a, b]", "credit.modes", ("a", "b")),
+        ("credit.modes=ops_only", "credit.modes", ("ops_only",)),
+        ("credit.modes=", "credit.modes", ()),
+        ("credit.modes=()", "credit.modes", ()),
+        ("credit.gammas=1,0.25", "credit.gammas", (1.0, 0.25)),
+        ("credit.gammas=(1, 2)", "credit.gammas", (1.0, 2.0)),
+        ("credit.none=a,2", "credit.none", ("a", 2)),
+    ],
+)
+def test_overrides_take_the_type_of_what_they_replace(
+    config_file, word, path, expected
+):
+    command = parse(config_file, f"--config.{word}")
+    value = command.config
+    for part in path.split("."):
+        value = value[part]
+    assert value == expected
+    assert type(value) is type(expected)
+    assert command.overrides == {path: expected}
+
+
+def test_a_value_may_stand_apart(config_file):
+    command = parse(config_file, "--config.seed", "-3", "--config.memory.enabled", "no")
+    assert command.config.seed == -3
+    assert command.config.memory.enabled is False
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--config.sampling.grup_size=4"],
+            "config.sampling.grup_size: unknown field; the nearest is"
+            " config.sampling.group_size",
+        ),
+        (
+            ["--config.group_size=4"],
+            "config.group_size: unknown field; the nearest is"
+            " config.sampling.group_size",
+        ),
+        (
+            ["--config.seed.x=4"],
+            "config.seed.x: unknown field; the nearest is config.seed",
+        ),
+        (
+            ["--config.sampling.group_size=eight"],
+            "config.sampling.group_size: expected int, got 'eight'",
+        ),
+        (
+            ["--config.sampling.group_size=8.5"],
+            "config.sampling.group_size: expected int, got '8.5'",
+        ),
+        (
+            ["--config.sampling.temperature=inf"],
+            "config.sampling.temperature: expected float, got 'inf'",
+        ),
+        (
+            ["--config.memory.enabled=maybe"],
+            "config.memory.enabled: expected bool, got 'maybe'",
+        ),
+        (
+            ["--config.credit.gammas=1,x"],
+            "config.credit.gammas[1]: expected float, got 'x'",
+        ),
+        (
+            ["--config.sampling=4"],
+            "config.sampling: this is a section; set one of its fields: group_size,"
+            " temperature, top_k",
+        ),
+        (
+            ["--config.seed"],
+            "--config.seed: expected a value, as in --config.seed=VALUE",
+        ),
+        (["--wrkdir=x"], "--wrkdir: unknown option; the nearest is --workdir"),
+        (["stray"], "stray: unknown argument; options begin with --, as in --config"),
+        (
+            ["--tasks=many"],
+            "argument --tasks: invalid int value: 'many'; see --help",
+        ),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_remedy(config_file, words, message):
+    with pytest.raises(ConfigError) as caught:
+        parse(config_file, *words)
+    assert str(caught.value) == message
+
+
+def test_a_config_file_that_is_none(tmp_path, config_file):
+    with pytest.raises(ConfigError, match=r"no such file; the nearest is .*base\.py"):
+        flags.load_config(str(tmp_path / "bse.py"))
+    config_file.write_text("x = 1")
+    with pytest.raises(ConfigError, match=r"expected it to define get_config"):
+        flags.load_config(str(config_file))
+    config_file.write_text("def get_config():\n    return {}")
+    with pytest.raises(ConfigError, match=r"return a ConfigDict, got dict"):
+        flags.load_config(str(config_file))
+
+
+def test_a_fault_inside_a_config_file_keeps_its_traceback(config_file):
+    config_file.write_text("def get_config():\n    return 1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        flags.load_config(str(config_file))
+
+
+def test_no_config_is_an_error_unless_the_launcher_says_so():
+    arguments = {"description": "", "add_options": add_options}
+    with pytest.raises(ConfigError, match=r"required: --config; see --help"):
+        flags.parse(["--workdir=w"], **arguments)
+    command = flags.parse(["--workdir=w"], **arguments, config_required=False)
+    assert command.config is None
+    with pytest.raises(ConfigError, match=r"give --config=FILE\.py as well"):
+        flags.parse(
+            ["--workdir=w", "--config.seed=1"], **arguments, config_required=False
+        )
+
+
+PROGRAM = """
+import sys
+from experiments import flags
+from experiments.errors import launcher
+
+@launcher
+def main(argv):
+    command = flags.parse(argv, description="x", add_options=lambda parser: None)
+    if command.config.seed == 13:
+        raise RuntimeError("a bug")
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "lines", "start"),
+    [
+        ("--config.seed=2", 0, 0, ""),
+        ("--config.sed=2", 2, 1, "error: config.sed: unknown field; the nearest is"),
+        ("--config.seed=x", 2, 1, "error: config.seed: expected int, got 'x'"),
+        ("--config.seed=13", 1, None, "Traceback"),
+    ],
+)
+def test_a_program_ends_in_one_line_and_a_code(config_file, word, code, lines, start):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, f"--config={config_file}", word],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith(start)
+    if lines is not None:
+        assert len(done.stderr.splitlines()) == lines
+
+
+def test_a_message_of_several_lines_becomes_one(capsys):
+    @launcher
+    def main(argv):
+        raise ConfigError(f"first\n  second {argv[0]}")
+
+    assert main(["x"]) == 2
+    assert capsys.readouterr().err == "error: first second x\n"

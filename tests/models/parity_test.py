@@ -1,0 +1,109 @@
+"""Live parity with transformers on torch: ``pytest -m parity`` (extra [parity])."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mempo_jax.models import hf
+from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models.nano import build_nano
+
+pytestmark = pytest.mark.parity
+
+TOKENIZER = build_nano(["a b c d e f g h"], [])
+SHAPE = DecoderConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    width=32,
+    layers=3,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    mlp_width=48,
+    rope_theta=2e4,
+    norm_eps=1e-6,
+    tied=False,
+    qkv_bias=False,
+    qk_norm=False,
+    max_positions=64,
+)
+FAMILIES = {
+    "llama": SHAPE,
+    "llama tied": dataclasses.replace(SHAPE, tied=True),
+    "qwen2": dataclasses.replace(SHAPE, qkv_bias=True),
+    "qwen3": dataclasses.replace(SHAPE, qk_norm=True, head_dim=16),
+}
+
+
+@pytest.fixture(autouse=True)
+def _only_when_selected(request):
+    if "parity" not in (request.config.option.markexpr or ""):
+        pytest.skip("selected by -m parity only")
+
+
+def random_params(config):
+    import jax
+
+    draw = np.random.default_rng(0).normal
+    model = LanguageModel(config, jnp.float32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    return jax.tree.map(lambda x: draw(0.1, 0.2, x.shape).astype(x.dtype), shapes)
+
+
+def ours(config, params, tokens):
+    model = LanguageModel(config, jnp.float32)
+    hidden = model.hidden(params, tokens, np.ones(tokens.shape, bool))
+    return np.asarray(hidden @ model.unembed(params))
+
+
+def theirs(model, tokens):
+    import torch
+
+    with torch.no_grad():
+        return model(torch.from_numpy(tokens).long()).logits.numpy()
+
+
+def random_tokens(config):
+    shape = (3, 20)
+    return np.random.default_rng(1).integers(0, config.vocab_size, shape, np.int32)
+
+
+@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
+def test_what_we_save_transformers_loads_with_equal_logits(config, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    params = random_params(config)
+    hf.save(tmp_path, config, params, TOKENIZER)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        str(tmp_path), output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    tokens = random_tokens(config)
+    np.testing.assert_allclose(
+        ours(config, params, tokens), theirs(model.eval(), tokens), atol=1e-4
+    )
+    if config.qkv_bias or config.qk_norm:
+        return  # transformers puts the Qwen tokenizer in place of any other there
+    tokenizer = AutoTokenizer.from_pretrained(str(tmp_path))
+    text = "<|user|> a b<|end|>"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert ids == TOKENIZER.encode(text)
+
+
+@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("shard", ["1GB", "20KB"])
+def test_what_transformers_saves_we_load_with_equal_logits(config, shard, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    hf.save(tmp_path / "ours", config, random_params(config), TOKENIZER)
+    model = AutoModelForCausalLM.from_pretrained(str(tmp_path / "ours")).eval()
+    model.save_pretrained(str(tmp_path / "theirs"), max_shard_size=shard)
+    TOKENIZER.save(tmp_path / "theirs")
+    again, params, _ = hf.load(tmp_path / "theirs")
+    assert again == config
+    tokens = random_tokens(config)
+    np.testing.assert_allclose(
+        ours(again, params, tokens), theirs(model, tokens), atol=1e-4
+    )

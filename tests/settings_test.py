@@ -1,0 +1,118 @@
+"""Sections become dataclasses, or an error that names the field and the remedy."""
+
+import dataclasses
+from typing import Literal
+
+import pytest
+
+from mempo_jax.settings import ConfigError, nearest, section
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    rank: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    group_size: int
+    temperature: float
+    greedy: bool
+    path: str
+    modes: tuple[str, ...]
+    span: tuple[int, float]
+    kind: Literal["a", "b"]
+    limit: int | None
+    lora: Lora
+
+
+GOOD = {
+    "group_size": 8,
+    "temperature": 1,
+    "greedy": False,
+    "path": "",
+    "modes": ("x", "y"),
+    "span": (1, 2),
+    "kind": "b",
+    "limit": None,
+    "lora": {"rank": 4},
+}
+
+
+def build(**changes):
+    return section(Sampling, {"sampling": GOOD | changes}, "sampling")
+
+
+def test_builds_with_whole_numbers_as_floats():
+    built = build()
+    assert built == Sampling(
+        8, 1.0, False, "", ("x", "y"), (1, 2.0), "b", None, Lora(4)
+    )
+    assert isinstance(built.temperature, float)
+    assert isinstance(built.span[1], float)
+
+
+def test_lists_read_from_json_count_as_tuples():
+    assert build(modes=["x"]).modes == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"group_size": "eight"}, r"\.group_size: expected int, got 'eight'"),
+        ({"group_size": 8.0}, r"\.group_size: expected int, got 8\.0"),
+        ({"group_size": True}, r"\.group_size: expected int, got True"),
+        ({"temperature": True}, r"\.temperature: expected float, got True"),
+        ({"temperature": float("nan")}, r"\.temperature: expected float, got nan"),
+        ({"greedy": 0}, r"\.greedy: expected bool, got 0"),
+        ({"path": None}, r"\.path: expected str, got None"),
+        ({"modes": "uniform"}, r"\.modes: expected a tuple of str, got 'uniform'"),
+        ({"modes": ("x", 3)}, r"\.modes\[1\]: expected str, got 3"),
+        ({"span": (1,)}, r"\.span: expected 2 values, got \(1,\)"),
+        ({"kind": "c"}, r"\.kind: expected one of 'a', 'b', got 'c'"),
+        ({"limit": "x"}, r"\.limit: expected int or None, got 'x'"),
+        ({"lora": 3}, r"\.lora: expected a section, got 3"),
+        ({"lora": {"rnk": 3}}, r"\.lora\.rnk: unknown field; the nearest is .*\.rank"),
+        (
+            {"grup_size": 1},
+            r"\.grup_size: unknown field; the nearest is config\.sampling\.group_size",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named_by_its_path(change, message):
+    with pytest.raises(ConfigError, match=r"^config\.sampling" + message):
+        build(**change)
+
+
+def test_a_missing_field_and_a_missing_section_are_named():
+    short = {key: value for key, value in GOOD.items() if key != "limit"}
+    with pytest.raises(ConfigError, match=r"^config\.sampling\.limit: missing"):
+        section(Sampling, {"sampling": short}, "sampling")
+    with pytest.raises(ConfigError, match=r"^config\.sampling: .* is config\.sampler"):
+        section(Sampling, {"sampler": {}, "train": {}}, "sampling")
+
+
+def test_nested_sections_are_found_by_a_dotted_name():
+    config = {"policy": {"lora": {"rank": 2}}}
+    assert section(Lora, config, "policy.lora") == Lora(2)
+    with pytest.raises(ConfigError, match=r"^config\.policy\.lora\.rank: expected int"):
+        section(Lora, {"policy": {"lora": {"rank": "2"}}}, "policy.lora")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sampling.grop_size", "sampling.group_size"),
+        ("group_size", "sampling.group_size"),
+        ("train.group_size", "sampling.group_size"),
+        ("tran.steps", "train.steps"),
+        ("seeds", "seed"),
+    ],
+)
+def test_nearest_prefers_the_last_part(name, expected):
+    names = ["sampling.group_size", "sampling.temperature", "train.steps", "seed"]
+    assert nearest(name, names) == expected
+
+
+def test_nearest_of_nothing():
+    assert nearest("x", []) is None

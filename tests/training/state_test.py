@@ -1,0 +1,128 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+
+from mempo_jax.training import sharding
+from mempo_jax.training import state as module
+
+SETTINGS = module.OptimiserSettings(
+    learning_rate=0.1,
+    warmup_steps=0,
+    decay_steps=0,
+    b1=0.9,
+    b2=0.99,
+    eps=1e-8,
+    weight_decay=0.0,
+    max_grad_norm=0.0,
+)
+TABLE = ((r"w$", PartitionSpec("fsdp")),)
+
+
+def _settings(**changes):
+    return dataclasses.replace(SETTINGS, **changes)
+
+
+def _rate(settings, step):
+    return float(module.learning_rate(settings)(step))
+
+
+def test_constant_rate():
+    assert {_rate(SETTINGS, s) for s in (0, 1, 1000)} == {0.1}
+
+
+def test_warm_up_rises_from_above_zero_to_the_rate_and_stays():
+    rates = [_rate(_settings(warmup_steps=4), s) for s in (0, 1, 2, 3, 4, 5, 100)]
+    expected = [0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5)
+
+
+def test_cosine_ends_at_zero():
+    settings = _settings(warmup_steps=2, decay_steps=12)
+    rates = [_rate(settings, s) for s in (2, 7, 12, 50)]
+    np.testing.assert_allclose(rates, [0.1, 0.05, 0, 0], atol=1e-7)
+    with pytest.raises(ValueError, match="decay_steps"):
+        module.learning_rate(_settings(warmup_steps=12, decay_steps=12))
+
+
+def test_first_adamw_step_is_minus_rate_times_sign():
+    optimiser = module.make_optimiser(SETTINGS)
+    params = {"w": jnp.array([1.0, 2.0, 3.0])}
+    grads = {"w": jnp.array([5.0, -0.01, 0.0])}
+    updates, _ = optimiser.update(grads, optimiser.init(params), params)
+    np.testing.assert_allclose(updates["w"], [-0.1, 0.1, 0.0], rtol=1e-5)
+
+
+def test_weight_decay_pulls_towards_zero():
+    optimiser = module.make_optimiser(_settings(weight_decay=0.5))
+    params = {"w": jnp.array([2.0])}
+    updates, _ = optimiser.update({"w": jnp.zeros(1)}, optimiser.init(params), params)
+    np.testing.assert_allclose(updates["w"], [-0.1 * 0.5 * 2.0], rtol=1e-6)
+
+
+def test_clip_bounds_the_norm_of_the_whole_gradient():
+    # With eps far above the clipped gradient the step is proportional to it.
+    optimiser = module.make_optimiser(_settings(max_grad_norm=1.0, eps=1e6))
+    params = {"w": jnp.zeros(1), "v": jnp.zeros(1)}
+    grads = {"w": jnp.array([30.0]), "v": jnp.array([40.0])}
+    updates, _ = optimiser.update(grads, optimiser.init(params), params)
+    np.testing.assert_allclose(updates["w"], [-0.1 * 0.6 / 1e6], rtol=1e-3)
+    np.testing.assert_allclose(updates["v"], [-0.1 * 0.8 / 1e6], rtol=1e-3)
+
+
+def test_bfloat16_parameters_have_float32_moments_and_updates():
+    optimiser = module.make_optimiser(SETTINGS)
+    params = {"w": jnp.ones(3, jnp.bfloat16)}
+    opt_state = optimiser.init(params)
+    grads = {"w": jnp.full(3, 0.5)}
+    updates, opt_state = optimiser.update(grads, opt_state, params)
+    floats = [x for x in jax.tree.leaves(opt_state) if x.ndim]
+    assert {x.dtype for x in floats} == {jnp.dtype("float32")}
+    assert updates["w"].dtype == jnp.float32
+    new = module.add_updates(params, updates)
+    assert new["w"].dtype == jnp.bfloat16
+    np.testing.assert_allclose(new["w"].astype(jnp.float32), 0.9, rtol=4e-3)
+
+
+def test_initial_state_is_made_in_its_place():
+    mesh = sharding.make_mesh(4, 2, 1)
+    optimiser = module.make_optimiser(SETTINGS)
+
+    def init(key):
+        return {"w": jax.random.normal(key, (8, 3))}
+
+    state = module.init_state(init, jax.random.key(0), optimiser, mesh, TABLE)
+    moments = optax.tree.get(state.opt_state, "mu")
+    for leaf in (state.params["w"], moments["w"]):
+        assert {s.data.shape for s in leaf.addressable_shards} == {(4, 3)}
+    np.testing.assert_allclose(state.params["w"], init(jax.random.key(0))["w"])
+    assert state.step == 0
+
+    abstract = module.abstract_state(init, optimiser, mesh, TABLE)
+    same = jax.tree.map(
+        lambda a, b: (
+            a.shape == b.shape
+            and a.dtype == b.dtype
+            and a.sharding.is_equivalent_to(b.sharding, a.ndim)
+        ),
+        state,
+        abstract,
+    )
+    assert jax.tree.all(same)
+
+
+@pytest.mark.parametrize("placed_before", [True, False])
+def test_state_over_given_parameters_is_a_copy(placed_before):
+    mesh = sharding.make_mesh(4, 2, 1)
+    optimiser = module.make_optimiser(SETTINGS)
+    params = {"w": np.arange(24.0, dtype=np.float32).reshape(8, 3)}
+    if placed_before:
+        params = module.place_params(params, mesh, TABLE)
+    state = module.state_from_params(params, optimiser, mesh, TABLE)
+    consume = jax.jit(lambda s: jax.tree.map(lambda x: x * 0, s), donate_argnums=0)
+    consume(state)
+    np.testing.assert_allclose(params["w"], np.arange(24.0).reshape(8, 3))

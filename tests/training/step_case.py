@@ -1,0 +1,180 @@
+"""A small training problem for the tests of ``step``: model, programs, rows, facts."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mempo_jax.core import AdvantageSettings, CreditSettings
+from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.training import sharding
+from mempo_jax.training import state as states
+from mempo_jax.training.loss import ObjectiveSettings, count_tokens
+from mempo_jax.training.step import Programs
+from mempo_jax.types import Kind, OpTable, Outcome, Rows, Trajectories
+
+CONFIG = DecoderConfig(
+    vocab_size=24,
+    width=16,
+    layers=1,
+    heads=2,
+    kv_heads=1,
+    head_dim=8,
+    mlp_width=16,
+    rope_theta=1e4,
+    norm_eps=1e-6,
+    tied=True,
+    qkv_bias=False,
+    qk_norm=False,
+    max_positions=32,
+)
+OPTIMISER = states.OptimiserSettings(
+    learning_rate=1e-2,
+    warmup_steps=0,
+    decay_steps=0,
+    b1=0.9,
+    b2=0.99,
+    eps=1e-5,
+    weight_decay=0.01,
+    max_grad_norm=1.0,
+)
+OBJECTIVE = ObjectiveSettings(
+    clip_low=0.2,
+    clip_high=0.2,
+    dual_clip=0.0,
+    kl_estimator="k3",
+    kl_scope="all",
+    aggregation="token_mean",
+    constant_length=8,
+    logit_chunk=1024,
+)
+ADVANTAGE = AdvantageSettings(eps=1e-4, ddof=0, divide_by_std=True, outcome_gate=True)
+CREDIT = CreditSettings(
+    modes=("uniform", "attribution"),
+    gamma=0.9,
+    other_weight=0.1,
+    attribution_weight=1.0,
+)
+DECODER = LanguageModel(CONFIG, jnp.float32)
+
+
+class RunningMean:
+    """A model that compiles fast: the state is the mean of the embeddings so far."""
+
+    def init(self, key):
+        keys = jax.random.split(key)
+        shape = (CONFIG.vocab_size, CONFIG.width)
+        return {
+            "embed": {"embedding": jax.random.normal(keys[0], shape)},
+            "head": {"kernel": 0.5 * jax.random.normal(keys[1], shape[::-1])},
+        }
+
+    def hidden(self, params, tokens, token_mask):
+        seen = params["embed"]["embedding"][tokens] * token_mask[..., None]
+        return jnp.cumsum(seen, 1) / (1 + jnp.arange(tokens.shape[1])[:, None])
+
+    def unembed(self, params):
+        return params["head"]["kernel"]
+
+
+MODEL = RunningMean()
+B, T, N, K, TEMPERATURE = 16, 12, 8, 3, 0.9
+
+
+@functools.cache
+def build(axes=(1, 1, 1), learning_rate=1e-2, aggregation="token_mean", model=MODEL):
+    """Optimiser, mesh and programs, compiled once for all tests of this module."""
+    mesh = sharding.make_mesh(*axes)
+    settings = dataclasses.replace(OPTIMISER, learning_rate=learning_rate)
+    objective = dataclasses.replace(OBJECTIVE, aggregation=aggregation)
+    optimiser = states.make_optimiser(settings)
+    programs = Programs(model, mesh, optimiser, objective, ADVANTAGE, CREDIT)
+    return optimiser, mesh, programs
+
+
+def new_state(axes=(1, 1, 1), learning_rate=1e-2, model=MODEL):
+    optimiser, mesh, _ = build(axes, learning_rate, model=model)
+    return states.init_state(model.init, jax.random.key(1), optimiser, mesh)
+
+
+@jax.jit
+def log_softmax(params, rows):
+    """What a model says at each position, by the plain formula; [B, T, V]."""
+    hidden = MODEL.hidden(params, rows.tokens, rows.token_mask)
+    return jax.nn.log_softmax(hidden @ MODEL.unembed(params) / TEMPERATURE)
+
+
+def make_rows(seed=0):
+    """Two rows for each of N trajectories, the last trajectory's being fillers."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(4, T + 1, B)
+    token_mask = np.arange(T) < lengths[:, None]
+    index = np.arange(B, dtype=np.int32) % N
+    return Rows(
+        tokens=rng.integers(0, CONFIG.vocab_size, (B, T)).astype(np.int32),
+        token_mask=token_mask,
+        action_mask=token_mask & (rng.random((B, T)) < 0.6),
+        behaviour_log_probs=np.zeros((B, T), np.float32),
+        turn_id=rng.integers(0, 3, (B, T)).astype(np.int32),
+        op_id=rng.integers(-1, K, (B, T)).astype(np.int32),
+        trajectory_index=index,
+        valid=index < N - 1,
+    )
+
+
+def make_trajectories(seed=0):
+    rng = np.random.default_rng(seed)
+    last_use = rng.integers(-1, 3, (N, K)).astype(np.int32)
+    ops = OpTable(
+        kind=rng.choice([Kind.WRITE, Kind.RECALL], (N, K)).astype(np.int32),
+        turn=np.tile(np.arange(K, dtype=np.int32), (N, 1)),
+        first_use=last_use,
+        last_use=last_use,
+        outcome=np.full((N, K), Outcome.NEW, np.int32),
+    )
+    score = rng.random((2, N // 2)).astype(np.float32)
+    valid = np.ones((2, N // 2), bool)
+    valid[-1, -1] = False
+    return Trajectories(
+        ops=ops,
+        turn_reward=rng.random((N, 3)).astype(np.float32),
+        turn_count=np.full(N, 3, np.int32),
+        reward=score - 0.1,
+        task_score=score,
+        valid=valid,
+    )
+
+
+def take(rows, part):
+    return Rows(*(leaf[part] for leaf in rows))
+
+
+def update(state, programs, batches, trajectories, old_shift=0.1):
+    """One optimiser step over micro-batches; the reference is the policy itself."""
+    tokens = count_tokens(batches, trajectories.valid)
+    inputs = programs.loss_inputs(trajectories, tokens)
+    sums = programs.zeros()
+    for rows in batches:
+        scores, _ = programs.score(state.params, rows, TEMPERATURE)
+        old = scores + programs.place_rows(
+            np.full((len(rows.valid), 1), old_shift, "f")
+        )
+        sums = programs.accumulate(
+            state.params, sums, rows, old, scores - 0.2, inputs, 0.05, TEMPERATURE
+        )
+    return sums.grads, *programs.apply(state, sums)
+
+
+def assert_close(tree, other, atol):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=0), tree, other
+    )
+
+
+def assert_same_bits(tree, other):
+    def bits(tree):
+        return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+    assert bits(tree) == bits(other)
