@@ -94,7 +94,7 @@ def get_config() -> ConfigDict:
     c.sampling.max_failed_share = 0.5  # more failed trajectories stop the run
 
     c.credit = ConfigDict()
-    c.credit.modes = ("uniform", "attribution")  # weights multiply, bonuses add
+    c.credit.modes = ("ops_only", "attribution")  # weights multiply, bonuses add
     c.credit.gamma = 0.95  # of `discounted`
     c.credit.other_weight = 0.1  # of `ops_only`, for tokens outside memory ops
     c.credit.attribution_weight = 1.0
@@ -116,19 +116,20 @@ def get_config() -> ConfigDict:
     c.train = ConfigDict()
     c.train.steps = 90
     c.train.learning_rate = 5e-4
-    c.train.warmup_steps = 0
+    c.train.warmup_steps = 0  # steps of a linear rise of the learning rate
+    c.train.decay_steps = 90  # step at which a cosine has brought it to 0; 0 = constant
     c.train.weight_decay = 0.0
     c.train.adam_b2 = 0.99
     c.train.grad_clip = 1.0
     c.train.minibatches = 2  # optimiser updates per step
-    c.train.micro_batch_tokens = 2_048  # padded tokens in one forward pass
-    c.train.length_buckets = (32, 40, 72, 112)
+    c.train.micro_batch_tokens = 1_024  # padded tokens in one forward pass
+    c.train.length_buckets = (32, 72, 112)
     c.train.max_log_prob_gap = 1e-3  # sampler against trainer; above it the run stops
     c.train.max_skipped_updates = 5  # non-finite, in a row; then the run stops
-    c.train.cold_start_steps = 450
+    c.train.cold_start_steps = 500
     c.train.cold_start_rows = 64
     c.train.cold_start_learning_rate = 5e-3
-    c.train.demonstrations = 1_024  # scripted trajectories
+    c.train.demonstrations = 2_048  # scripted trajectories
     c.train.demonstrations_path = ""  # JSONL of trajectories instead
     c.train.checkpoint_every = 10
     c.train.checkpoints_kept = 2

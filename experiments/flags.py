@@ -1,20 +1,21 @@
 """The command line: ``--config=FILE.py``, ``--config.FIELD=VALUE``, and a few options.
 
-Overrides are typed by the value that they replace. A field that does not exist, or a
-value of another type, is a ``ConfigError`` of one line that names the nearest field.
+Options are absl flags, in a ``FlagValues`` of each launcher's own. Overrides are typed
+by the value that they replace. A field that does not exist, or a value of another type,
+is a ``ConfigError`` of one line that names the nearest field.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import dataclasses
 import importlib.util
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+from absl import flags
 from ml_collections import ConfigDict
 
 from mempo_jax.settings import ConfigError, nearest
@@ -32,48 +33,58 @@ class Command:
     """A parsed command line.
 
     ``config`` is None where no ``--config`` was given; ``overrides`` are its changed
-    fields by dotted name, without the leading ``config.``; ``options`` the rest.
+    fields by dotted name, without the leading ``config.``; ``options`` the launcher's
+    own flags, by attribute.
     """
 
     config: ConfigDict | None
     overrides: dict[str, Any]
-    options: argparse.Namespace
+    options: flags.FlagValues
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see --help")
+def new_options() -> flags.FlagValues:
+    """Flags for one launcher, with ``--config`` and ``--help`` among them.
+
+    A launcher adds its own by ``flags.DEFINE_string(..., flag_values=OPTIONS)``.
+    """
+    options = flags.FlagValues()
+    flags.DEFINE_string(
+        "config",
+        None,
+        "a config file; --config.FIELD=VALUE overrides one of its fields",
+        flag_values=options,
+    )
+    flags.DEFINE_bool(
+        "help", False, "show this help", short_name="h", flag_values=options
+    )
+    return options
 
 
 def parse(
     argv: Sequence[str],
+    options: flags.FlagValues,
     *,
-    description: str,
-    add_options: Callable[[argparse.ArgumentParser], object],
-    config_required: bool = True,
+    required: Sequence[str] = ("config",),
 ) -> Command:
     """Reads a launcher's command line.
 
     Args:
       argv: the arguments, without the program's name.
-      description: what ``--help`` says.
-      add_options: receives the parser to add the launcher's own options to.
-      config_required: whether ``--config`` must be given.
+      options: the launcher's flags, from ``new_options``.
+      required: names of the options that must be given.
 
     Raises:
       ConfigError: an unknown option or field, a value that does not fit, or a config
         file that is missing or not one.
     """
-    parser = _Parser(description=description, allow_abbrev=False)
-    parser.add_argument(
-        "--config",
-        metavar="FILE.py",
-        required=config_required,
-        help="a config file; --config.FIELD=VALUE overrides one of its fields",
-    )
-    add_options(parser)
-    options, rest = parser.parse_known_args(list(argv))
-    pairs = _override_pairs(rest, list(parser._option_string_actions))
+    pairs, rest = _split_overrides(argv)
+    _parse_options(rest, options)
+    if options.help:
+        return Command(None, {}, options)
+    for name in required:
+        if not options[name].value:
+            about = options[name].help
+            raise ConfigError(f"--{name} is missing: {about}; see --help")
     if options.config is None:
         if pairs:
             raise ConfigError(f"{PREFIX}{pairs[0][0]}: give --config=FILE.py as well")
@@ -81,6 +92,22 @@ def parse(
     config = load_config(options.config)
     overrides = {path: override(config, path, text) for path, text in pairs}
     return Command(config, overrides, options)
+
+
+def _parse_options(words: Sequence[str], options: flags.FlagValues) -> None:
+    try:
+        _, *stray = options(["launcher", *words])
+    except flags.UnrecognizedFlagError as error:
+        near = nearest(error.flagname, [name for name in options if len(name) > 1])
+        raise ConfigError(
+            f"--{error.flagname}: unknown option; the nearest is --{near}"
+        ) from error
+    except flags.Error as error:
+        raise ConfigError(f"{error}; see --help") from error
+    if stray:
+        raise ConfigError(
+            f"{stray[0]}: unknown argument; options begin with --, as in --config"
+        )
 
 
 def load_config(path: str) -> ConfigDict:
@@ -218,23 +245,19 @@ def _leaves(config: ConfigDict, prefix: str = "") -> list[str]:
     return names
 
 
-def _override_pairs(rest: list[str], known: list[str]) -> list[tuple[str, str]]:
-    """Splits the arguments argparse did not know into (field, text) pairs."""
-    pairs = []
-    waiting = list(rest)
+def _split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The (field, text) pairs of ``--config.FIELD`` arguments, and the other words."""
+    pairs, rest = [], []
+    waiting = list(argv)
     while waiting:
         word = waiting.pop(0)
+        if not word.startswith(PREFIX):
+            rest.append(word)
+            continue
         flag, equals, text = word.partition("=")
-        if not flag.startswith("--"):
-            raise ConfigError(
-                f"{word}: unknown argument; options begin with --, as in --config"
-            )
-        if not flag.startswith(PREFIX):
-            near = nearest(flag, [each for each in known if each.startswith("--")])
-            raise ConfigError(f"{flag}: unknown option; the nearest is {near}")
         if not equals:
             if not waiting or waiting[0].startswith("--"):
                 raise ConfigError(f"{flag}: expected a value, as in {flag}=VALUE")
             text = waiting.pop(0)
         pairs.append((flag[len(PREFIX) :], text))
-    return pairs
+    return pairs, rest

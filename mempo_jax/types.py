@@ -42,7 +42,11 @@ class Outcome(enum.IntEnum):
     DISABLED = 5
 
 
-MEMORY_KINDS = (Kind.WRITE, Kind.RECALL, Kind.MERGE, Kind.DELETE, Kind.SKIP)
+# Decisions about memory: a skipped write is one, and so is a tag that was got wrong.
+MEMORY_KINDS = (
+    *(Kind.WRITE, Kind.RECALL, Kind.MERGE, Kind.DELETE),
+    *(Kind.SKIP, Kind.MALFORMED),
+)
 
 
 class OpTable(NamedTuple):

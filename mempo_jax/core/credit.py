@@ -86,7 +86,7 @@ def uniform(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCredit:
 
 
 def ops_only(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCredit:
-    """Memory ops (a skipped write too) weigh 1, other ops ``other_weight``."""
+    """Memory ops (skipped and malformed ones too) weigh 1, others ``other_weight``."""
     return _weighted(jnp.where(is_memory_op(ops.kind), 1.0, settings.other_weight))
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 
 import numpy as np
 
-from mempo_jax.envs.babi_files import Story, find_file, read_stories
+from mempo_jax.envs.babi_files import DataError, Story, find_file, read_stories
 from mempo_jax.envs.base import (
     ScriptedPolicy,
     Situation,
@@ -92,7 +93,11 @@ def _same(given: str, gold: str) -> bool:
 
 
 class BabiSuite:
-    """Stories of several tasks, interleaved; training order reshuffled each epoch."""
+    """Stories of several tasks, interleaved; training order reshuffled each epoch.
+
+    Raises:
+      DataError: a missing or damaged file, or one without a story to use.
+    """
 
     name = "babi"
 
@@ -110,18 +115,24 @@ class BabiSuite:
         }
 
     def task(self, split: str, index: int) -> Task:
-        count = len(self._stories[split])
-        epoch, at = divmod(index, count)
-        if split == "train":
-            seed = derived_seed("babi-order", self._seed, epoch)
-            at = int(np.random.default_rng(seed).permutation(count)[at])
-        return Task(self.name, split, at, 0)
+        if split not in self._stories or index < 0:
+            raise ValueError(
+                "babi task: expected split train or test and index >= 0, got "
+                f"{split!r} and {index}"
+            )
+        epoch = index // len(self._stories[split])
+        seed = derived_seed("babi-order", self._seed, epoch) if split == "train" else 0
+        return Task(self.name, split, index, seed)
 
     def size(self, split: str) -> int | None:
         return len(self._stories[split])
 
     def make(self, task: Task) -> BabiEnv:
-        return BabiEnv(self._stories[task.split][task.index])
+        stories = self._stories[task.split]
+        at = task.index % len(stories)
+        if task.split == "train":
+            at = int(np.random.default_rng(task.seed).permutation(len(stories))[at])
+        return BabiEnv(stories[at])
 
     def vocabulary(self) -> list[str]:
         words = {"is", "at", UNKNOWN, "answer", "each"}
@@ -137,10 +148,16 @@ class BabiSuite:
 
 
 def _load(data_dir: str, task: int, split: str, max_lines: int) -> list[Story]:
-    stories = read_stories(find_file(data_dir, task, split), task)
-    if split == "test":
-        return list(stories)
-    return [story for story in stories if len(story.lines) <= max_lines]
+    path = find_file(data_dir, task, split)
+    limit = max_lines if split == "train" else sys.maxsize
+    stories = [s for s in read_stories(path, task) if len(s.lines) <= limit]
+    if not stories:
+        most = f" of at most {max_lines} lines" if split == "train" else ""
+        raise DataError(
+            f"{path}: expected at least one story{most}, got none; change config.env."
+            "babi.tasks or config.env.babi.max_train_lines"
+        )
+    return stories
 
 
 def _interleave(groups: list[list[Story]]) -> list[Story]:

@@ -11,6 +11,7 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from mempo_jax.settings import ConfigError
 
@@ -51,8 +52,8 @@ def find_file(data_dir: str, task: int, split: str) -> pathlib.Path:
     if len(found) != 1:
         names = [p.name for p in found] or "none"
         raise DataError(
-            f"{folder}: expected one file qa{task}_*_{split}.txt, found {names}; {where}"
-            " or change config.env.babi.tasks"
+            f"{folder}: expected one file qa{task}_*_{split}.txt, found {names}; "
+            f"{where} or change config.env.babi.tasks"
         )
     return found[0]
 
@@ -61,10 +62,11 @@ def read_stories(path: pathlib.Path, task: int) -> Iterator[Story]:
     """Streams the stories of one file.
 
     Raises:
-      DataError: a line that does not fit, with file name and line number.
+      DataError: a file that cannot be opened, or a line that does not fit, with file
+        name and line number.
     """
     lines: list[Line] = []
-    with path.open("rb") as file:
+    with _open(path) as file:
         for at, raw in enumerate(file, start=1):
             if not raw.strip():
                 continue
@@ -84,6 +86,13 @@ def read_stories(path: pathlib.Path, task: int) -> Iterator[Story]:
         yield Story(task, tuple(lines))
 
 
+def _open(path: pathlib.Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, got {error}") from error
+
+
 def _decode(raw: bytes, place: str) -> str:
     try:
         return raw.decode("utf-8").rstrip("\r\n")
@@ -100,10 +109,9 @@ def _parse_line(text: str, place: str) -> tuple[int, Line]:
         )
     number, rest = int(head.group(1)), text[head.end() :]
     fields = rest.split("\t")
-    if len(fields) == 1:
+    if len(fields) == 1 and "?" not in rest:
         return number, Line(rest.strip(), None, frozenset())
-    answer = fields[1].strip()
-    if len(fields) != 3 or not fields[0].strip() or not answer:
+    if len(fields) != 3 or not fields[0].strip() or not fields[1].strip():
         raise DataError(
             f"{place}: expected 'question TAB answer TAB evidence numbers', got "
             f"{len(fields)} fields: {text[:60]!r}"
@@ -115,7 +123,7 @@ def _parse_line(text: str, place: str) -> tuple[int, Line]:
             f"{fields[2][:40]!r}"
         )
     evidence = frozenset(int(w) - 1 for w in words)
-    return number, Line(fields[0].strip(), answer, evidence)
+    return number, Line(fields[0].strip(), fields[1].strip(), evidence)
 
 
 def _check_evidence(line: Line, earlier: list[Line], place: str) -> None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
 import time
 from collections.abc import Sequence
 
 from mempo_jax.envs.base import Environment, Situation, Task
 from mempo_jax.envs.context import Context, ContextSettings, Measure, View
-from mempo_jax.envs.reward import Reward, RewardSettings, compose
+from mempo_jax.envs.reward import Reward, RewardSettings, compose, finite
 from mempo_jax.memory import Bank, Limits, Op, error_message, parse_ops
+
+MAX_NOTICES = 2  # different faults of the last turn that the policy is told of
+MAX_NOTICE_CHARS = 120
 
 
 class Status(enum.StrEnum):
@@ -79,10 +81,11 @@ class Episode:
         self._observation_index = 0
         self._moved = True
         self._recalled: list[str] = []
+        self._result_lines: list[str] = []
         self._queries: list[str] = []
         self._notices: list[str] = []
         self._fresh_results = ""
-        self._last_write = 0
+        self._quiet_since = 0  # first turn after the last write or reminder
         self.malformed = 0
 
     @property
@@ -91,19 +94,19 @@ class Episode:
 
     def situation(self) -> Situation:
         """For scripted policies: the observation and what this turn's recalls gave."""
-        return Situation(
-            self._observation, tuple(self._recalled), tuple(self._queries)
-        )
+        return Situation(self._observation, tuple(self._recalled), tuple(self._queries))
 
     def observe(self, measure: Measure = lambda view: 0) -> View | None:
         """What the policy sees now; None, and OVERFLOW, where no context fits."""
         results = self._fresh_results
-        notices = "".join(f"{notice}\n" for notice in self._notices)
+        # A turn may hold many faults; what is shown of them must not fill the context.
+        told = list(dict.fromkeys(self._notices))[:MAX_NOTICES]
+        notices = "".join(f"{notice[:MAX_NOTICE_CHARS]}\n" for notice in told)
         status = self._status_line()
         seen = self._observation if self._moved else ""
-        user = f"{status}{notices}{seen}{results}{self._reminder()}"
-        whole = f"{status}{notices}{self._observation}{self._all_results()}"
-        whole += self._reminder()
+        reminder = self._reminder()
+        user = f"{status}{notices}{seen}{results}{reminder}"
+        whole = f"{status}{notices}{self._observation}{self._all_results()}{reminder}"
         view = self._context.view(user, whole, self._moved, measure)
         if view is None:
             self.status = Status.OVERFLOW
@@ -152,6 +155,7 @@ class Episode:
 
         Raises:
           RewardError: the environment's score is not one finite float in [0, 1].
+          EnvironmentFault: its score() raised.
         """
         log = self.bank.log
         counts = {
@@ -162,7 +166,13 @@ class Episode:
                 r.kind == "write" and r.outcome in ("new", "merged") for r in log
             ),
         }
-        return compose(self.env.score(), counts, self._reward_settings)
+        try:
+            score = self.env.score()
+        except Exception as error:
+            raise EnvironmentFault(
+                f"task {self.task.id}: score() raised {type(error).__name__}: {error}"
+            ) from error
+        return compose(score, counts, self._reward_settings)
 
     def _run(self, op: Op) -> None:
         bank, span, turn = self.bank, op.token_span, self.turn
@@ -174,7 +184,7 @@ class Episode:
             done = bank.write(op.content, title=title, step=turn, token_span=span)
             error = error or done.error
             if done.outcome in ("new", "merged"):
-                self._last_write = turn + 1
+                self._quiet_since = turn + 1
         elif op.kind == "recall":
             self._recall(op)
         elif op.kind == "merge":
@@ -197,12 +207,14 @@ class Episode:
             k=op.args.get("k"),
             step=self.turn,
             token_span=op.token_span,
+            error=op.error,
         )
         self.recall_seconds.append(time.perf_counter() - began)
         lines = [f"\n{hit.entry.id}: {hit.entry.text}" for hit in hits]
         self._fresh_results = "recalled" + ("".join(lines) or " nothing")
         self._queries.append(op.content)
         self._recalled += [hit.entry.text for hit in hits]
+        self._result_lines += lines
 
     def _advance(self, ops: Sequence[Op], final: Op | None) -> None:
         """The environment moves unless the turn ended with a recall."""
@@ -217,22 +229,17 @@ class Episode:
         try:
             result = self.env.step(text, final=is_answer)
             observation = self._checked_text(result.observation)
-            reward = float(result.reward)
+            reward = finite(result.reward, "the reward of step()")
         except Exception as error:
             raise EnvironmentFault(
                 f"task {self.task.id}, turn {self.turn}: the environment raised "
                 f"{type(error).__name__}: {error}"
             ) from error
-        if not math.isfinite(reward):
-            raise EnvironmentFault(
-                f"task {self.task.id}, turn {self.turn}: expected a finite reward from "
-                f"step(), got {result.reward!r}"
-            )
         self.turn_reward.append(reward * self._reward_settings.task_weight)
         self._observation = observation
         self._observation_index += 1
         self._moved = True
-        self._recalled, self._queries = [], []
+        self._recalled, self._result_lines, self._queries = [], [], []
         if result.done or is_answer:
             self.status = Status.DONE
 
@@ -245,16 +252,17 @@ class Episode:
         )
 
     def _all_results(self) -> str:
-        if not self._recalled:
+        if not self._result_lines:
             return "" if self._moved else f"\n{self._fresh_results}"
-        lines = "".join(f"\n{text}" for text in self._recalled)
-        return f"\nrecalled{lines}"
+        return f"\nrecalled{''.join(self._result_lines)}"
 
     def _reminder(self) -> str:
         every = self._context_settings.write_reminder_every
-        since = self.turn - self._last_write
-        due = every and since and since % every == 0 and self._moved
-        return f" {self._context_settings.reminder}" if due else ""
+        due = every and self._moved and self.turn - self._quiet_since >= every
+        if not due:
+            return ""
+        self._quiet_since = self.turn
+        return f" {self._context_settings.reminder}"
 
     def _reset(self, env: Environment, task: Task) -> str:
         try:

@@ -54,17 +54,19 @@ class LedgerSettings:
                 )
 
         check(self.relevance in RELEVANCE, "relevance", f"one of {RELEVANCE}")
-        check(1 <= self.min_delay, "min_delay", "at least 1")
+        check(self.min_delay >= 1, "min_delay", "at least 1")
         check(self.min_delay < self.min_turns, "min_delay", "less than min_turns")
         check(self.min_delay <= self.max_delay, "max_delay", "at least min_delay")
         check(self.min_turns <= self.max_turns, "max_turns", "at least min_turns")
-        most = len(NAMES) * len(TOPICS) // 2
-        check(self.max_turns <= most, "max_turns", f"at most {most}")
         check(
             1 <= self.relevant_topics < len(TOPICS),
             "relevant_topics",
             f"1 to {len(TOPICS) - 1}",
         )
+        # All facts but the asked one may turn out irrelevant, and none is told twice.
+        irrelevant = (len(TOPICS) - self.relevant_topics) * len(NAMES)
+        most = min(len(NAMES) * len(TOPICS) // 2, irrelevant + 2)
+        check(self.max_turns <= most, "max_turns", f"at most {most}")
         limit = self.relevant_topics * len(NAMES)
         check(
             1 <= self.max_relevant_facts <= limit,
@@ -107,7 +109,7 @@ class LedgerEnv:
             self.goal = f"answer about {' , '.join(self._topics)}"
         self._facts, target = _draw_facts(rng, self._settings, self._topics)
         self._question = f"what is {target.who} {target.topic}"
-        same = [f for f in self._facts if (f.who, f.topic) == (target.who, target.topic)]
+        same = [f for f in self._facts if _same_thing(f, target)]
         self._gold = same[-1].value
         self._at, self._score = 0, 0.0
         return str(self._facts[0])
@@ -127,7 +129,9 @@ class LedgerEnv:
         return self._score
 
     def useful(self) -> frozenset[int]:
-        return frozenset(i for i, f in enumerate(self._facts) if f.topic in self._topics)
+        return frozenset(
+            i for i, f in enumerate(self._facts) if f.topic in self._topics
+        )
 
 
 def _draw_facts(
@@ -146,9 +150,13 @@ def _draw_facts(
     others = [t for t in TOPICS if t not in topics]
     facts: list[Fact] = []
     taken: set[tuple[str, str]] = set()
-    for is_relevant in relevant:
-        pool = [f for f in facts if (f.topic in topics) == bool(is_relevant)]
-        if pool and rng.random() < settings.correction_rate:
+    for at, is_relevant in enumerate(relevant):
+        latest = {(f.who, f.topic): f for f in facts}.values()
+        pool = [f for f in latest if (f.topic in topics) == bool(is_relevant)]
+        corrects = pool and rng.random() < settings.correction_rate
+        if at > count - settings.min_delay:  # the answer must not arrive this late
+            pool = [f for f in pool if not _same_thing(f, facts[target_at])]
+        if corrects and pool:
             old = pool[int(rng.integers(len(pool)))]
             fact = Fact(old.who, old.topic, _other_value(rng, old.value), True)
         else:
@@ -156,6 +164,10 @@ def _draw_facts(
         taken.add((fact.who, fact.topic))
         facts.append(fact)
     return facts, facts[target_at]
+
+
+def _same_thing(one: Fact, other: Fact) -> bool:
+    return (one.who, one.topic) == (other.who, other.topic)
 
 
 def _new_fact(rng: np.random.Generator, topics, taken: set[tuple[str, str]]) -> Fact:
@@ -213,11 +225,10 @@ class LedgerExpert:
         if words[0] == "what":
             who, topic = words[2], words[3]
             if not situation.queries:
-                return (
-                    f"<think> {topic}</think><mem_recall> {who} {topic}</mem_recall>"
-                )
+                return f"<think> {topic}</think><mem_recall> {who} {topic}</mem_recall>"
             value = _look_up(situation.recalled, who, topic)
-            return f"<answer> {value}</answer>"
+            thought = f"<think> {who} {topic} {value}</think>"
+            return f"{thought}<answer> {value}</answer>"
         who, topic, value = words[0], words[1], words[-1]
         thought = f"<think> {topic}</think>"
         if rng.random() >= self._write_rate:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 
@@ -26,11 +26,12 @@ class RewardSettings:
     penalty_floor: float
 
     def __post_init__(self) -> None:
-        if not self.task_weight > 0:
+        if not 0 < self.task_weight < math.inf:
             raise ValueError(
-                f"config.reward.task_weight: expected > 0, got {self.task_weight}"
+                "config.reward.task_weight: expected finite and > 0, got "
+                f"{self.task_weight}"
             )
-        for field in PENALTIES + ("penalty_floor",):
+        for field in (*PENALTIES, "penalty_floor"):
             value = getattr(self, field)
             if not -math.inf < value <= 0:
                 raise ValueError(
@@ -61,7 +62,7 @@ def compose(score: float, counts: dict[str, int], settings: RewardSettings) -> R
     Raises:
       RewardError: a score that is not one finite number in [0, 1].
     """
-    score = _finite(score, "the environment's score()")
+    score = finite(score, "the environment's score()")
     if not 0 <= score <= 1:
         raise RewardError(
             f"the environment's score(): expected a number in [0, 1], got {score}"
@@ -77,6 +78,7 @@ class RewardError(ValueError):
     """A reward function broke its contract: one finite float per trajectory."""
 
 
+NO_LISTS = (str, bytes, bytearray, Mapping, Set)  # iterating them gives no rewards
 RewardFunction = Callable[[Sequence[Any]], Sequence[float]]
 
 
@@ -93,24 +95,27 @@ def call_reward_function(
     name = getattr(function, "__qualname__", repr(function))
     values = function(trajectories)
     try:
-        count = len(values)
+        count = None if isinstance(values, NO_LISTS) else len(values)
     except TypeError:
+        count = None
+    if count is None:
         raise RewardError(
             f"reward function {name}: expected a list of {len(trajectories)} floats, "
             f"got {type(values).__name__}; see config.reward.function"
-        ) from None
-    if isinstance(values, str) or count != len(trajectories):
+        )
+    if count != len(trajectories):
         raise RewardError(
             f"reward function {name}: expected {len(trajectories)} floats, one per "
             f"trajectory, got {count} values; see config.reward.function"
         )
     return [
-        _finite(v, f"reward function {name}, trajectory {i}")
+        finite(v, f"reward function {name}, trajectory {i}")
         for i, v in enumerate(values)
     ]
 
 
-def _finite(value: Any, source: str) -> float:
+def finite(value: Any, source: str) -> float:
+    """``value`` as a float; RewardError naming ``source`` if it is no finite number."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise RewardError(f"{source}: expected one finite float, got {value!r}")

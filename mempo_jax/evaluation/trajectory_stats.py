@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,8 @@ def step_stats(trajectories: Sequence[Trajectory], group_size: int) -> dict[str,
     attempts = [r for r in log if r.kind in ("write", "merge")]
     accepted = [r for r in attempts if r.outcome in ("new", "merged")]
     seconds = [s for t in trajectories for s in t.seconds_recall] or [0.0]
-    writes = np.array([write_counts(t) for t in trajectories]).sum(0)
-    needed = np.array([write_recall_counts(t) for t in trajectories]).sum(0)
+    writes = _totals(write_counts(t) for t in trajectories)
+    needed = _totals(write_recall_counts(t) for t in trajectories)
     stats: dict[str, Any] = {
         "success": _mean([t.score for t in counted]),
         "reward": _mean([t.reward.total for t in counted]),
@@ -119,12 +120,17 @@ def step_stats(trajectories: Sequence[Trajectory], group_size: int) -> dict[str,
     return stats
 
 
+def _totals(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    pairs = list(counts)
+    return sum(first for first, _ in pairs), sum(second for _, second in pairs)
+
+
 def _edit_distance(trajectories: Sequence[Trajectory], group_size: int) -> float:
     """Mean normalised edit distance between neighbours of a group, by turn actions."""
     distances = []
     for start in range(0, len(trajectories), group_size):
         group = trajectories[start : start + group_size]
-        for left, right in zip(group[:-1], group[1:], strict=True):
+        for left, right in itertools.pairwise(group):
             longest = max(len(left.actions), len(right.actions), 1)
             distances.append(_levenshtein(left.actions, right.actions) / longest)
     return _mean(distances)

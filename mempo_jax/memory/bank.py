@@ -122,9 +122,17 @@ class Bank(BankView):
         return WriteResult(record.outcome, record.entry_ids[0], record.similarity)
 
     def recall(
-        self, query: str, *, k: int | None = None, step: int, token_span=None
+        self,
+        query: str,
+        *,
+        k: int | None = None,
+        step: int,
+        token_span=None,
+        error: str | None = None,
     ) -> list[Hit]:
         """At most ``min(k, retrieval_top_k)`` hits in rank order, each now accessed.
+
+        error: a fault of the op that does not keep it from running (``k_over_cap``).
 
         Raises ValueError for ``k`` below 1.
         """
@@ -145,6 +153,7 @@ class Bank(BankView):
             outcome=OpOutcome.RECALLED,
             entry_ids=tuple(entry_id for entry_id, _ in chosen),
             similarity=max((similarity for _, similarity in chosen), default=0.0),
+            error=error,
         )
         self.apply(record)
         return [Hit(self._table[i], similarity) for i, similarity in chosen]

@@ -1,8 +1,8 @@
 """Trajectories to arrays: op tables, and segments padded in length buckets.
 
 Everything has one of a few fixed shapes, so nothing compiles after warm-up. Rows of one
-micro-batch share a length from ``length_buckets``; rows that would leave a micro-batch
-of a shorter length mostly empty move up into free rows of the next longer one.
+micro-batch share a length from ``length_buckets``; places that the longer rows leave
+free in their last micro-batch are filled with shorter ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Shapes:
 
     ``length_buckets`` ascending row lengths; ``micro_batch_tokens`` padded tokens in a
     micro-batch; ``row_multiple`` devices that rows are split over; ``max_turns`` and
-    ``max_ops`` the widths M and K of the per-trajectory tables.
+    ``max_ops`` the widths M and K of the per-trajectory tables. Nothing bounds how many
+    malformed ops a turn holds: ops beyond ``max_ops`` have no row, their tokens no op.
     """
 
     length_buckets: tuple[int, ...]
@@ -74,7 +75,7 @@ def assemble_trajectories(
 
 def _fill_ops(ops: OpTable, n: int, trajectory: Trajectory) -> None:
     uses = entry_uses(trajectory.log, len(trajectory.actions))
-    for k, record in enumerate(trajectory.log):
+    for k, record in enumerate(trajectory.log[: ops.kind.shape[1]]):
         kind = Kind.MALFORMED if record.kind == "malformed" else Kind[_upper(record)]
         ops.kind[n, k] = kind
         ops.turn[n, k] = record.turn
@@ -131,35 +132,26 @@ def pack(
     Raises:
       ValueError: a segment longer than the longest bucket.
     """
-    queues: dict[int, list[tuple[int, Segment]]] = {n: [] for n in shapes.length_buckets}
+    queues: dict[int, list[tuple[int, Segment]]] = {
+        n: [] for n in shapes.length_buckets
+    }
     for item in segments:
         queues[bucket_of(len(item[1].tokens), shapes.length_buckets)].append(item)
     batches = []
-    carried: list[tuple[int, Segment]] = []
-    lengths = shapes.length_buckets
-    for at, length in enumerate(lengths):
+    for at in reversed(range(len(shapes.length_buckets))):
+        length = shapes.length_buckets[at]
         rows = shapes.rows_of(length)
-        queue = queues[length] + carried
-        full, rest = divmod(len(queue), rows)
-        cut = full * rows
+        queue = queues[length]
+        for shorter in reversed(shapes.length_buckets[:at]):
+            free = -len(queue) % rows
+            if free:  # places that would stay empty take shorter rows
+                queue += queues[shorter][-free:]
+                del queues[shorter][-free:]
         batches += [
-            _pad(queue[i : i + rows], length, rows, pad_id)
-            for i in range(0, cut, rows)
+            _pad(queue[i : i + rows], length, rows, pad_id, shapes.max_ops)
+            for i in range(0, len(queue), rows)
         ]
-        carried = queue[cut:]
-        if carried and not _has_room(carried, at, queues, shapes):
-            batches.append(_pad(carried, length, rows, pad_id))
-            carried = []
-    return tuple(batches)
-
-
-def _has_room(carried, at: int, queues, shapes: Shapes) -> bool:
-    """Whether the next longer bucket in use can take these rows for nothing."""
-    if at + 1 == len(shapes.length_buckets):
-        return False
-    length = shapes.length_buckets[at + 1]
-    waiting, rows = len(queues[length]), shapes.rows_of(length)
-    return waiting > 0 and len(carried) <= -waiting % rows
+    return tuple(reversed(batches))
 
 
 def bucket_of(length: int, buckets: Sequence[int]) -> int:
@@ -179,7 +171,11 @@ def bucket_of(length: int, buckets: Sequence[int]) -> int:
 
 
 def _pad(
-    items: Sequence[tuple[int, Segment]], length: int, rows: int, pad_id: int
+    items: Sequence[tuple[int, Segment]],
+    length: int,
+    rows: int,
+    pad_id: int,
+    max_ops: int,
 ) -> Rows:
     shape = (rows, length)
     out = Rows(
@@ -199,7 +195,8 @@ def _pad(
         out.action_mask[b, :n] = segment.is_action
         out.behaviour_log_probs[b, :n] = segment.log_probs
         out.turn_id[b, :n] = segment.turn_id
-        out.op_id[b, :n] = segment.op_id
+        op_id = np.asarray(segment.op_id, np.int32)
+        out.op_id[b, :n] = np.where(op_id < max_ops, op_id, -1)
         out.trajectory_index[b] = trajectory
         out.valid[b] = True
     return out

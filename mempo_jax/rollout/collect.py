@@ -67,35 +67,46 @@ class _Run:
         self.builder = SegmentBuilder(tok)
         self.failure: str | None = None
 
-    def finish(self) -> Trajectory:
+    def finish(self, limit_s: float) -> Trajectory:
+        """The environment is asked for its score and truth, each within the limit.
+
+        What is kept is copied: an abandoned call may wake up and go on.
+        """
         episode, reward = self.episode, None
         if self.failure is None:
-            try:
-                reward = episode.reward()
-            except RewardError as error:
-                self.failure = str(error)
-        log = episode.bank.log
+            [reward] = run_all([episode.reward], limit_s)
+            if isinstance(reward, Exception):
+                self.fail(reward)
+                reward = None
+        [useful] = run_all([episode.env.useful], limit_s)
+        log = list(episode.bank.log)
         self.builder.mark_ops([(r.turn, r.token_span) for r in log])
         return Trajectory(
             task=self.job.task,
             sample=self.job.sample,
-            status=Status.FAILED if self.failure else episode.status,
+            status=episode.status if self.failure is None else Status.FAILED,
             failure=self.failure,
             goal=episode.env.goal,
             segments=self.builder.segments,
             log=log,
-            observations=episode.observations,
-            actions=episode.actions,
-            answers=episode.answers,
-            turn_reward=episode.turn_reward,
-            turn_observation=episode.turn_observation,
-            useful=episode.env.useful(),
+            observations=list(episode.observations),
+            actions=list(episode.actions),
+            answers=list(episode.answers),
+            turn_reward=list(episode.turn_reward),
+            turn_observation=list(episode.turn_observation),
+            useful=frozenset() if isinstance(useful, Exception) else useful,
             reward=reward,
             bank_size=len(episode.bank.active),
             tokens_total=self.builder.tokens_total,
             tokens_peak=self.builder.tokens_peak,
-            seconds_recall=episode.recall_seconds,
+            seconds_recall=list(episode.recall_seconds),
         )
+
+    def fail(self, error: Exception) -> None:
+        """A fault of the environment costs this trajectory; others are raised."""
+        if not isinstance(error, FAULTS):
+            raise error
+        self.failure = f"{type(error).__name__}: {error}"
 
 
 class Collector:
@@ -138,14 +149,15 @@ class Collector:
             for at in [a for a, run in live.items() if self._ended(run)]:
                 run = live.pop(at)
                 free.append(run.slot)
-                done[at] = run.finish()
+                done[at] = run.finish(self._limit)
                 on_done(done[at])
         return [done[at] for at in range(len(jobs))]
 
     def _start(self, job: Job, slot: int) -> _Run | tuple[int, Trajectory]:
         [episode] = run_all([functools.partial(self._make_episode, job)], self._limit)
         if isinstance(episode, FAULTS):
-            return slot, failed_trajectory(job, str(episode))
+            failure = f"{type(episode).__name__}: {episode}"
+            return slot, failed_trajectory(job, failure)
         if isinstance(episode, Exception):
             raise episode
         return _Run(job, episode, slot, self._tokenizer)
@@ -185,10 +197,8 @@ class Collector:
                 )
             )
         for run, result in zip(ready, run_all(calls, self._limit), strict=True):
-            if isinstance(result, FAULTS):
-                run.failure = f"{type(result).__name__}: {result}"
-            elif isinstance(result, Exception):
-                raise result
+            if isinstance(result, Exception):
+                run.fail(result)
         self.seconds_engine += answered - asked
         self.seconds_host += asked - began + time.perf_counter() - answered
 

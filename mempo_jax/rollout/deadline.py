@@ -24,33 +24,55 @@ def run_all(calls: Sequence[Callable[[], Any]], limit_s: float) -> list[Any]:
     """
     results: list[Any] = []
     while len(results) < len(calls):
-        done: queue.SimpleQueue = queue.SimpleQueue()
-        stop = threading.Event()
-        todo = calls[len(results) :]
-        worker = threading.Thread(target=_work, args=(todo, done, stop), daemon=True)
-        worker.start()
-        for _ in todo:
-            try:
-                results.append(done.get(timeout=limit_s))
-            except queue.Empty:
-                stop.set()
-                results.append(
-                    HungCallError(
-                        f"expected an answer within {limit_s} s, got none; see "
-                        "config.env.step_timeout_s"
-                    )
-                )
-                break
+        worker = _Worker(calls[len(results) :])
+        results += worker.results(limit_s)
     return results
 
 
-def _work(
-    calls: Sequence[Callable[[], Any]], done: queue.SimpleQueue, stop: threading.Event
-) -> None:
-    for call in calls:
-        if stop.is_set():
-            return
-        try:
-            done.put(call())
-        except Exception as error:
-            done.put(error)
+class _Worker:
+    """A thread that makes calls in order until it is abandoned.
+
+    The lock decides who comes first: a call is either begun by this thread, or left to
+    the next one after ``abandon``; never both.
+    """
+
+    def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
+        self._calls = calls
+        self._lock = threading.Lock()
+        self._begun = 0
+        self._stopped = False
+        self._done: queue.SimpleQueue = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def results(self, limit_s: float) -> list[Any]:
+        """Results up to the first call that hung, which is then the last."""
+        results: list[Any] = []
+        for at in range(len(self._calls)):
+            try:
+                results.append(self._done.get(timeout=limit_s))
+            except queue.Empty:
+                if self._abandon(at):
+                    results.append(HungCallError(_HUNG.format(limit_s)))
+                    break
+                results.append(self._done.get())  # it came in at the last moment
+        return results
+
+    def _abandon(self, at: int) -> bool:
+        """Stops the thread, unless it has got beyond call ``at`` after all."""
+        with self._lock:
+            self._stopped = self._begun <= at + 1
+            return self._stopped
+
+    def _work(self) -> None:
+        for call in self._calls:
+            with self._lock:
+                if self._stopped:
+                    return
+                self._begun += 1
+            try:
+                self._done.put(call())
+            except Exception as error:
+                self._done.put(error)
+
+
+_HUNG = "expected an answer within {} s, got none; see config.env.step_timeout_s"

@@ -42,13 +42,14 @@ def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float
         gap = np.where(rows.action_mask & rows.valid[:, None], gap, 0.0)
         largest = float(gap.max())
         if not largest <= limit:
-            b, t = np.unravel_index(np.argmax(np.nan_to_num(gap, nan=np.inf)), gap.shape)
+            at = np.argmax(np.nan_to_num(gap, nan=np.inf))
+            b, t = np.unravel_index(at, gap.shape)
             raise RunStopped(
                 f"log-prob gap {largest:.3g} between sampler and trainer, at most "
                 f"{limit:g} (config.train.max_log_prob_gap): trajectory "
-                f"{rows.trajectory_index[b]}, row {b}, turn {rows.turn_id[b, t]}, token "
-                f"{t} (id {rows.tokens[b, t]}); the two do not see the same context, "
-                "positions, temperature or weights"
+                f"{rows.trajectory_index[b]}, row {b}, turn {rows.turn_id[b, t]}, "
+                f"token {t} (id {rows.tokens[b, t]}); the two do not see the same "
+                "context, positions, temperature or weights"
             )
         worst = max(worst, largest)
     return worst
@@ -67,7 +68,7 @@ def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
         total += float(np.sum(np.expm1(ratio) - ratio))
         count += int(mask.sum())
     mean = total / max(1, count)
-    if mean > MAX_INITIAL_KL:
+    if not mean <= MAX_INITIAL_KL:  # NaN stops too
         raise RunStopped(
             f"mean KL {mean:.3g} at step 0, expected below {MAX_INITIAL_KL:g}: policy "
             "and reference differ; see config.policy.path and config.policy.ref_path"
@@ -79,6 +80,6 @@ def skipped_in_a_row(count: int, limit: int) -> None:
     if count > limit:
         raise RunStopped(
             f"{count} updates in a row had a loss or gradient that is not finite, at "
-            f"most {limit} may (config.train.max_skipped_updates); their batches lie in "
-            "skipped/; lower config.train.learning_rate"
+            f"most {limit} may (config.train.max_skipped_updates); their batches lie "
+            "in skipped/; lower config.train.learning_rate"
         )

@@ -6,6 +6,7 @@ tokens are trained on. Demonstrations show the form of acting, not what is relev
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from mempo_jax.rollout.assemble import bucket_of, pack
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import parts
+from mempo_jax.training.checks import RunStopped
 from mempo_jax.training.demonstrations import recorded, scripted
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.state import make_optimiser, state_from_params
@@ -53,7 +55,7 @@ def demonstration_segments(
     segments: list[Segment] = []
     for count, more in enumerate(made, start=1):
         segments += more
-        if count % 16 == 0:
+        if count % 16 == 0 or count == train.demonstrations:
             progress("demonstrations", count, train.demonstrations, {})
     if not segments:
         raise ConfigError(
@@ -76,7 +78,7 @@ def cold_start(
       The parameters, on the mesh.
 
     Raises:
-      FloatingPointError: loss or gradient was not finite.
+      RunStopped: loss or gradient was not finite.
     """
     steps = settings.train.cold_start_steps
     segments = demonstration_segments(policy, suite, settings, progress)
@@ -92,6 +94,7 @@ def cold_start(
     state = state_from_params(policy.params, optimiser, mesh)
     batches = _batches(segments, settings, mesh, policy.tokenizer.pad_id)
     losses = []
+    progress("cold start", 0, steps, {})
     for step in range(steps):
         sums = programs.supervised_zeros()
         for rows in next(batches):
@@ -101,7 +104,7 @@ def cold_start(
         if step % 25 == 24 or step == steps - 1:
             loss = float(np.mean(jax.device_get(losses)))
             if not np.isfinite(loss):
-                raise FloatingPointError(
+                raise RunStopped(
                     f"cold start, step {step}: expected a finite loss, got {loss}; "
                     "lower config.train.cold_start_learning_rate"
                 )
@@ -126,8 +129,8 @@ def _batches(
         batch = []
         for length, members in strata.items():
             rows = shapes.rows_of(length)
-            for start in range(0, share, rows):
-                drawn = rng.integers(len(members), size=min(rows, share - start))
+            for _ in range(max(1, round(share / rows))):
+                drawn = rng.integers(len(members), size=rows)
                 batch += pack([(0, members[i]) for i in drawn], shapes, pad_id)
         yield batch
 
@@ -140,7 +143,7 @@ def by_length(
     for segment in segments:
         strata.setdefault(bucket_of(len(segment.tokens), buckets), []).append(segment)
     lengths = sorted(strata)
-    for length, longer in zip(lengths[:-1], lengths[1:]):
+    for length, longer in itertools.pairwise(lengths):
         if len(strata[length]) < len(segments) * SMALLEST_STRATUM:
             strata[longer] += strata.pop(length)
     return {length: strata[length] for length in sorted(strata)}

@@ -35,6 +35,7 @@ def run_held_out(
         for i in range(count)
     ]
     scores: list[float] = []
+    progress(stage, 0, count, {})
 
     def on_done(trajectory: Trajectory) -> None:
         scores.append(trajectory.score)

@@ -20,11 +20,18 @@ from mempo_jax.rollout.collect import Job
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks, parts
 from mempo_jax.training.compilations import CompilationCounter
+from mempo_jax.training.figures import (
+    device_bytes,
+    mean_entropy,
+    mean_figures,
+    padding_share,
+    reward_spread,
+)
+from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.state import make_optimiser, place_params, state_from_params
-from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.step import Programs
-from mempo_jax.types import Rows, Trajectories, TrainState
+from mempo_jax.types import Rows, TrainState, Trajectories
 
 
 class Trainer:
@@ -126,7 +133,7 @@ class Trainer:
         figures = self._update(step, trajectories, arrays)
         ended = time.perf_counter()
         figures |= step_stats(trajectories, size)
-        figures |= _reward_spread(arrays)
+        figures |= reward_spread(arrays)
         figures["degenerate_groups"] = share
         figures |= self._speeds(counters, sampled - began, ended - sampled)
         figures["compilations"] = self.compilations.count - before
@@ -139,7 +146,8 @@ class Trainer:
         values = call_reward_function(self._reward_function, counted)
         weights = self.settings.reward.weights()
         for trajectory, value in zip(counted, values, strict=True):
-            counts = {k: int(v) for k, v in trajectory.reward.raw.items() if k != "task"}
+            raw = trajectory.reward.raw
+            counts = {k: int(v) for k, v in raw.items() if k != "task"}
             trajectory.reward = compose(value, counts, weights)
             earned = trajectory.reward.weighted["task"]
             trajectory.turn_reward = [0.0] * len(trajectory.turn_reward)
@@ -157,7 +165,8 @@ class Trainer:
     ) -> dict[str, Any]:
         """All optimiser updates of one step, on old log-probs from before the first."""
         batches = self._minibatches(step, trajectories, arrays)
-        scored = [[self._score(rows) for rows in batch] for batch in batches]
+        made = [[self._score(rows) for rows in batch] for batch in batches]
+        scored = [[item for item, _ in batch] for batch in made]
         flat = [item for batch in scored for item in batch]
         gap = checks.log_prob_gap(flat, self.settings.train.max_log_prob_gap)
         if step == 0 and self._reference_is_initial:
@@ -166,10 +175,13 @@ class Trainer:
             self._apply_batch(step, at, batch, arrays)
             for at, batch in enumerate(scored)
         ]
-        merged = _mean_figures(figures)
+        merged = mean_figures(figures)
         merged["updates"] = len(batches)
         merged["log_prob_gap"] = gap
-        merged["padding_share"] = _padding_share(rows for rows, _, _ in flat)
+        merged["padding_share"] = padding_share(rows for rows, _, _ in flat)
+        merged["entropy"] = mean_entropy(
+            (item[0], entropy) for batch in made for item, entropy in batch
+        )
         return merged
 
     def _minibatches(
@@ -187,11 +199,12 @@ class Trainer:
                 batches.append(pack(segments, self._shapes, pad_id))
         return batches
 
-    def _score(self, rows: Rows) -> tuple[Rows, Any, Any]:
+    def _score(self, rows: Rows) -> tuple[tuple[Rows, Any, Any], Any]:
+        """(rows, old, reference log-probs), and the entropy at each token."""
         temperature = self.settings.sampling.temperature
-        old, _ = self.programs.score(self.state.params, rows, temperature)
+        old, entropy = self.programs.score(self.state.params, rows, temperature)
         ref, _ = self.programs.score(self.reference, rows, temperature)
-        return rows, old, ref
+        return (rows, old, ref), entropy
 
     def _apply_batch(
         self, step: int, at: int, batch: Sequence[tuple], arrays: Trajectories
@@ -248,7 +261,7 @@ class Trainer:
             "tokens_generated_per_s": made["tokens_generated"] / sampling_s,
             "tokens_prefilled_per_s": made["tokens_prefilled"] / sampling_s,
             "tokens_fed_per_s": made["tokens_fed"] / sampling_s,
-            "device_bytes": _device_bytes(),
+            "device_bytes": device_bytes(),
         }
 
 
@@ -266,34 +279,3 @@ def _filler_rows(count: int, length: int) -> Rows:
         trajectory_index=np.zeros(count, np.int32),
         valid=np.zeros(count, bool),
     )
-
-
-def _mean_figures(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means over the updates of a step; sums of what is counted."""
-    if not figures:
-        return {"empty_steps": 1, "skipped_updates": 0, "trained_tokens": 0}
-    means = {k: float(np.mean([f[k] for f in figures])) for k in figures[0]}
-    for name in ("skipped", "empty", "count", "tokens"):
-        means.pop(name)
-    means["kl_first_update"] = float(figures[0]["kl"])
-    means["skipped_updates"] = int(sum(bool(f["skipped"]) for f in figures))
-    means["trained_tokens"] = int(sum(f["tokens"] for f in figures))
-    means["empty_steps"] = 0
-    return means
-
-
-def _reward_spread(arrays: Trajectories) -> dict[str, Any]:
-    spread = [row[ok].std() for row, ok in zip(arrays.reward, arrays.valid) if ok.any()]
-    return {"reward_std_in_group": float(np.mean(spread)) if spread else None}
-
-
-def _padding_share(batches: Iterator[Rows]) -> float | None:
-    masks = [rows.token_mask for rows in batches]
-    if not masks:
-        return None
-    return 1 - sum(int(m.sum()) for m in masks) / sum(m.size for m in masks)
-
-
-def _device_bytes() -> int | None:
-    stats = jax.local_devices()[0].memory_stats() or {}
-    return stats.get("bytes_in_use")

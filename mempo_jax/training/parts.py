@@ -30,10 +30,10 @@ from mempo_jax.rollout.assemble import Shapes
 from mempo_jax.rollout.collect import Collector, Decoding, Job
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.settings import ConfigError
+from mempo_jax.training.loss import ObjectiveSettings
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.sharding import make_mesh, row_multiple, row_sharding
 from mempo_jax.training.state import OptimiserSettings
-from mempo_jax.training.loss import ObjectiveSettings
 
 LOGIT_CHUNK = 2_048  # tokens whose logits exist at one time in scoring
 ADAM_B1, ADAM_EPS = 0.9, 1e-8
@@ -85,6 +85,12 @@ def load_policy(directory: str, settings: RunSettings) -> Policy:
     return Policy(config, _model(config, settings), tokenizer, params)
 
 
+def initial_policy(suite: TaskSuite, settings: RunSettings) -> Policy:
+    """The policy before any training: that of ``policy.path``, else a new `nano`."""
+    path = settings.policy.path
+    return load_policy(path, settings) if path else make_nano(suite, settings)
+
+
 def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
     """The built-in small policy, untrained, with a vocabulary for this suite."""
     shape = settings.policy.nano
@@ -110,7 +116,7 @@ def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
         layers=shape.layers,
         heads=shape.heads,
         mlp_width=shape.mlp_width,
-        max_positions=settings.max_segment_tokens,
+        max_positions=settings.train.length_buckets[-1],
     )
     model = _model(config, settings)
     key = jax.random.key(settings.seed)
@@ -127,9 +133,7 @@ def make_episodes(
 
     def make(task: Task, trajectory_id: str) -> Episode:
         bank = Bank(bank_config, embedder, trajectory_id=trajectory_id)
-        return Episode(
-            suite.make(task), task, bank, limits, settings.context, weights
-        )
+        return Episode(suite.make(task), task, bank, limits, settings.context, weights)
 
     return make
 
@@ -152,7 +156,8 @@ def make_collector(
     episodes = make_episodes(suite, settings)
 
     def make(job: Job) -> Episode:
-        return episodes(job.task, f"{job.purpose}-{job.step}-{job.task.id}-{job.sample}")
+        name = f"{job.purpose}-{job.step}-{job.task.id}-{job.sample}"
+        return episodes(job.task, name)
 
     return engine, Collector(
         engine, policy.tokenizer, make, settings.env.step_timeout_s
@@ -161,7 +166,11 @@ def make_collector(
 
 def make_run_mesh(settings: RunSettings) -> Any:
     """The device mesh; rows of every compiled program must divide over it."""
-    mesh = make_mesh(settings.mesh.data, settings.mesh.fsdp, settings.mesh.tensor)
+    axes = settings.mesh
+    try:
+        mesh = make_mesh(axes.data, axes.fsdp, axes.tensor)
+    except ValueError as error:
+        raise ConfigError(f"config.mesh: {error}") from error
     multiple = row_multiple(mesh)
     if settings.sampling.slots % multiple:
         raise ConfigError(
@@ -211,8 +220,8 @@ def optimiser(settings: RunSettings) -> OptimiserSettings:
     t = settings.train
     return OptimiserSettings(
         learning_rate=t.learning_rate,
-        warmup_steps=t.warmup_steps,
-        decay_steps=0,
+        warmup_steps=t.warmup_steps * t.minibatches,
+        decay_steps=t.decay_steps * t.minibatches,
         b1=ADAM_B1,
         b2=t.adam_b2,
         eps=ADAM_EPS,
@@ -261,9 +270,9 @@ def _model(config: DecoderConfig, settings: RunSettings) -> LanguageModel:
 
 
 def _check_positions(config: DecoderConfig, settings: RunSettings) -> None:
-    longest = settings.max_segment_tokens
+    longest = settings.train.length_buckets[-1]
     if config.max_positions < longest:
         raise ConfigError(
-            f"config.context.max_context_tokens + sampling.max_new_tokens = {longest}: "
-            f"expected at most the policy's {config.max_positions} positions"
+            "config.train.length_buckets: expected at most the policy's "
+            f"{config.max_positions} positions, got {longest}"
         )

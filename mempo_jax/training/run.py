@@ -23,7 +23,7 @@ from mempo_jax.training.rundir import RunDir, identity
 
 
 class Preempted(Exception):
-    """SIGTERM: the run saved its state and can be continued."""
+    """SIGTERM: what was computed is saved, and the run can be continued."""
 
 
 def run(
@@ -34,16 +34,22 @@ def run(
 ) -> dict[str, Any]:
     """Runs to the end, or continues a run that was stopped; returns the summary.
 
+    A run that has ended with this number of steps is not touched.
+
     Raises:
       ConfigError: something does not fit; nothing was computed.
       RunStopped: training cannot go on; a checkpoint was saved.
-      Preempted: SIGTERM came; a checkpoint was saved.
+      Preempted: SIGTERM came during training; a checkpoint was saved.
     """
+    place = RunDir(workdir)
+    place.check(config)
+    finished = place.load_json("summary.json")
+    if finished is not None and finished["steps"] == settings.train.steps:
+        return finished
     suite = parts.make_suite(settings)
     parts.reward_function(settings)
     mesh = parts.make_run_mesh(settings)
     policy, reference = _policies(settings, suite)
-    place = RunDir(workdir)
     place.claim(config)
     seconds: dict[str, float] = {}
     with _timed(seconds, "cold_start"):
@@ -63,27 +69,28 @@ def run(
         _train(trainer, settings, config, place, progress)
     with _timed(seconds, "evaluate_trained"):
         after = _evaluated(trainer, trainer.state.params, "trained", place, progress)
-    place.save_dir(
-        place.policy, lambda path: policy.save(path, trainer.state.params)
-    )
-    summary = {"cold_start": before, "trained": after, "seconds": seconds}
+    place.save_dir(place.policy, lambda path: policy.save(path, trainer.state.params))
+    summary = {
+        "cold_start": before,
+        "trained": after,
+        "seconds": seconds,
+        "steps": settings.train.steps,
+    }
     place.save_json("summary.json", summary)
     return summary
 
 
 def _policies(settings: RunSettings, suite) -> tuple[parts.Policy, Any]:
     """The policy before the cold start, and other reference parameters if any."""
-    path, ref_path = settings.policy.path, settings.policy.ref_path
-    policy = (
-        parts.load_policy(path, settings) if path else parts.make_nano(suite, settings)
-    )
+    ref_path = settings.policy.ref_path
+    policy = parts.initial_policy(suite, settings)
     if not ref_path:
         return policy, None
     reference = parts.load_policy(ref_path, settings)
     if reference.config != policy.config:
         raise parts.ConfigError(
-            f"config.policy.ref_path = {ref_path!r}: expected the policy's architecture "
-            f"{policy.config}, got {reference.config}"
+            f"config.policy.ref_path = {ref_path!r}: expected the policy's "
+            f"architecture {policy.config}, got {reference.config}"
         )
     return policy, reference.params
 
@@ -95,7 +102,11 @@ def _initial_policy(
     if not (place.cold_start / "config.json").is_file():
         params = policy.params
         if settings.train.cold_start_steps:
-            params = cold_start(policy, suite, settings, mesh, progress)
+            try:
+                params = cold_start(policy, suite, settings, mesh, progress)
+            except parts.ConfigError:
+                place.release()
+                raise
         place.save_dir(place.cold_start, lambda path: policy.save(path, params))
     return parts.load_policy(str(place.cold_start), settings)
 
@@ -134,6 +145,11 @@ def _train(
     first = _restore(trainer, saved, reference)
     log = settings.log
     last = settings.train.steps
+    if first > last:
+        raise parts.ConfigError(
+            f"config.train.steps: expected at least {first}, the step that "
+            f"--workdir={place.path} stands at, got {last}; use another --workdir"
+        )
     with (
         contextlib.closing(saved),
         _stop_signal() as stop,
@@ -151,6 +167,7 @@ def _train(
             saved.save(trainer.state, record)
 
         done = first
+        progress("training", done, last, {})
         try:
             for figures, trajectories in trainer.run(first, last):
                 metrics.write(done, figures)
@@ -179,8 +196,8 @@ def _restore(trainer: Trainer, saved: Checkpoints, reference: str) -> int:
         return 0
     if found.metadata["reference"] != reference:
         raise parts.ConfigError(
-            f"{saved.directory}: its checkpoints were trained against another reference "
-            "policy; cold_start/ or config.policy.ref_path has changed"
+            f"{saved.directory}: its checkpoints were trained against another "
+            "reference policy; cold_start/ or config.policy.ref_path has changed"
         )
     trainer.state = found.state
     return int(found.metadata["step"])

@@ -1,4 +1,4 @@
-"""The settings of a whole run: one frozen dataclass per config section, no defaults.
+"""The settings of a whole run: all sections, what they must agree on, and advice.
 
 Impossible values raise when a section is built; values outside the ranges that the
 field recommends come back as warnings from ``advice``.
@@ -11,237 +11,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mempo_jax.core.credit import CreditSettings
-from mempo_jax.envs.babi import BabiSettings
 from mempo_jax.envs.context import ContextSettings
 from mempo_jax.envs.episode import EpisodeSettings
-from mempo_jax.envs.ledger import LedgerSettings
-from mempo_jax.envs.reward import RewardSettings
-from mempo_jax.memory import BankConfig
 from mempo_jax.settings import ConfigError, section
-
-SUITES = ("ledger", "babi")
-DTYPES = ("float32", "bfloat16")
-
-
-def require(ok: bool, field: str, expected: str, got: Any) -> None:
-    if not ok:
-        raise ConfigError(f"config.{field}: expected {expected}, got {got!r}")
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvSection:
-    name: str
-    data_dir: str
-    step_timeout_s: float
-    ledger: LedgerSettings
-    babi: BabiSettings
-
-    def __post_init__(self) -> None:
-        require(self.name in SUITES, "env.name", f"one of {SUITES}", self.name)
-        ok = self.step_timeout_s > 0
-        require(ok, "env.step_timeout_s", "> 0 seconds", self.step_timeout_s)
-
-
-@dataclasses.dataclass(frozen=True)
-class MemorySection:
-    enabled: bool
-    capacity: int
-    retrieval_top_k: int
-    oversample: int
-    mmr_lambda: float
-    merge_threshold: float
-    judge: str
-    embedder: str
-    ann_threshold: int
-    max_entry_chars: int
-    merge_max_chars: int
-    max_ops_per_turn: int
-
-    def __post_init__(self) -> None:
-        self.bank()
-
-    def bank(self) -> BankConfig:
-        """The bank's own settings; every bank field comes from this section."""
-        names = [f.name for f in dataclasses.fields(BankConfig)]
-        try:
-            return BankConfig(**{name: getattr(self, name) for name in names})
-        except ValueError as error:
-            raise ConfigError(f"config.memory: {error}") from error
-
-
-@dataclasses.dataclass(frozen=True)
-class RewardSection:
-    function: str
-    task_weight: float
-    malformed: float
-    duplicate: float
-    overflow: float
-    write_cost: float
-    penalty_floor: float
-    outcome_gate: bool
-
-    def __post_init__(self) -> None:
-        self.weights()
-        ok = not self.function or self.function.count(":") == 1
-        require(ok, "reward.function", "'package.module:function'", self.function)
-
-    def weights(self) -> RewardSettings:
-        names = [f.name for f in dataclasses.fields(RewardSettings)]
-        return RewardSettings(**{name: getattr(self, name) for name in names})
-
-
-@dataclasses.dataclass(frozen=True)
-class NanoSection:
-    layers: int
-    width: int
-    heads: int
-    mlp_width: int
-
-    def __post_init__(self) -> None:
-        for field in ("layers", "width", "heads", "mlp_width"):
-            value = getattr(self, field)
-            require(value >= 1, f"policy.nano.{field}", "at least 1", value)
-        ok = self.width % (2 * self.heads) == 0
-        require(ok, "policy.nano.width", "a multiple of 2 x heads", self.width)
-
-
-@dataclasses.dataclass(frozen=True)
-class PolicySection:
-    path: str
-    ref_path: str
-    compute_dtype: str
-    remat: bool
-    nano: NanoSection
-
-    def __post_init__(self) -> None:
-        ok = self.compute_dtype in DTYPES
-        require(ok, "policy.compute_dtype", f"one of {DTYPES}", self.compute_dtype)
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplingSection:
-    group_size: int
-    tasks_per_step: int
-    temperature: float
-    top_p: float
-    top_k: int
-    max_turns: int
-    max_new_tokens: int
-    slots: int
-    decode_chunk: int
-    prefill_buckets: tuple[int, ...]
-    drop_degenerate: bool
-    max_failed_share: float
-
-    def __post_init__(self) -> None:
-        def check(ok: bool, field: str, expected: str) -> None:
-            require(ok, f"sampling.{field}", expected, getattr(self, field))
-
-        size = "at least 2 (a group of 1 has no baseline); 8 to 16 is usual"
-        check(self.group_size >= 2, "group_size", size)
-        for field in ("tasks_per_step", "max_turns", "max_new_tokens", "slots"):
-            check(getattr(self, field) >= 1, field, "at least 1")
-        check(self.decode_chunk >= 1, "decode_chunk", "at least 1")
-        check(self.temperature > 0, "temperature", "> 0 in training")
-        check(self.top_p == 1.0, "top_p", "1.0: scoring uses the full distribution")
-        check(self.top_k == 0, "top_k", "0: scoring uses the full distribution")
-        _check_ascending(self.prefill_buckets, "sampling.prefill_buckets")
-        check(0 <= self.max_failed_share <= 1, "max_failed_share", "0 to 1")
-
-
-@dataclasses.dataclass(frozen=True)
-class ObjectiveSection:
-    clip_low: float
-    clip_high: float
-    dual_clip: float
-    aggregation: str
-    constant_length: int
-    kl_coef: float
-    kl_warmup_steps: int
-    kl_estimator: str
-    kl_scope: str
-    advantage_eps: float
-    advantage_ddof: int
-    divide_by_std: bool
-
-    def __post_init__(self) -> None:
-        def check(ok: bool, field: str, expected: str) -> None:
-            require(ok, f"objective.{field}", expected, getattr(self, field))
-
-        check(0 < self.clip_low < 1, "clip_low", "above 0, below 1")
-        check(self.clip_high > 0, "clip_high", "> 0")
-        check(self.dual_clip == 0 or self.dual_clip > 1, "dual_clip", "0 or > 1")
-        rules = ("token_mean", "trajectory_mean", "constant")
-        check(self.aggregation in rules, "aggregation", f"one of {rules}")
-        check(self.constant_length >= 1, "constant_length", "at least 1")
-        check(self.kl_coef >= 0, "kl_coef", "at least 0")
-        check(self.kl_warmup_steps >= 0, "kl_warmup_steps", "at least 0")
-        estimators = ("k1", "k2", "k3")
-        check(self.kl_estimator in estimators, "kl_estimator", f"one of {estimators}")
-        scopes = ("all", "ops")
-        check(self.kl_scope in scopes, "kl_scope", f"one of {scopes}")
-        check(self.advantage_eps > 0, "advantage_eps", "> 0")
-        check(self.advantage_ddof in (0, 1), "advantage_ddof", "0 or 1")
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainSection:
-    steps: int
-    learning_rate: float
-    warmup_steps: int
-    weight_decay: float
-    adam_b2: float
-    grad_clip: float
-    minibatches: int
-    micro_batch_tokens: int
-    length_buckets: tuple[int, ...]
-    max_log_prob_gap: float
-    max_skipped_updates: int
-    cold_start_steps: int
-    cold_start_rows: int
-    cold_start_learning_rate: float
-    demonstrations: int
-    demonstrations_path: str
-    checkpoint_every: int
-    checkpoints_kept: int
-    eval_tasks: int
-
-    def __post_init__(self) -> None:
-        def check(ok: bool, field: str, expected: str) -> None:
-            require(ok, f"train.{field}", expected, getattr(self, field))
-
-        for field in ("steps", "warmup_steps", "cold_start_steps", "eval_tasks"):
-            check(getattr(self, field) >= 0, field, "at least 0")
-        for field in ("learning_rate", "weight_decay", "cold_start_learning_rate"):
-            check(getattr(self, field) >= 0, field, "at least 0")
-        for field in (
-            *("minibatches", "micro_batch_tokens", "cold_start_rows"),
-            *("demonstrations", "checkpoint_every", "checkpoints_kept"),
-            "max_skipped_updates",
-        ):
-            check(getattr(self, field) >= 1, field, "at least 1")
-        check(0 < self.adam_b2 < 1, "adam_b2", "between 0 and 1")
-        check(self.grad_clip > 0, "grad_clip", "> 0")
-        check(self.max_log_prob_gap > 0, "max_log_prob_gap", "> 0")
-        _check_ascending(self.length_buckets, "train.length_buckets")
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshSection:
-    data: int
-    fsdp: int
-    tensor: int
-
-
-@dataclasses.dataclass(frozen=True)
-class LogSection:
-    tensorboard: bool
-    wandb_project: str
-    trajectories_every: int
-
-    def __post_init__(self) -> None:
-        ok = self.trajectories_every >= 0
-        require(ok, "log.trajectories_every", ">= 0", self.trajectories_every)
+from mempo_jax.training.sections import (
+    EnvSection,
+    LogSection,
+    MemorySection,
+    MeshSection,
+    ObjectiveSection,
+    PolicySection,
+    RewardSection,
+    SamplingSection,
+    TrainSection,
+    require,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,8 +124,3 @@ def _ranges(s: RunSettings) -> Iterator[str]:
             "config.policy.ref_path differs from policy.path: the KL pulls towards "
             "another model than the initial policy"
         )
-
-
-def _check_ascending(buckets: tuple[int, ...], field: str) -> None:
-    ok = bool(buckets) and list(buckets) == sorted(set(buckets)) and buckets[0] >= 1
-    require(ok, field, "ascending positive lengths", buckets)

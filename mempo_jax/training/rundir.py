@@ -36,33 +36,57 @@ class RunDir:
         self.checkpoints = self.path / "checkpoints"
         self.trajectories = self.path / "trajectories"
 
-    def claim(self, config: Mapping[str, Any]) -> None:
-        """Writes config.json, or checks that the run there has the same config.
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Checks that the directory is free, or holds a run with this config.
 
         Raises:
-          ConfigError: the directory holds another run's config, names the fields; or
-            it cannot be written.
+          ConfigError: it holds another run's config, names the fields; or is no
+            directory.
         """
         file = self.path / "config.json"
-        flat = flatten(config)
-        if file.is_file():
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"--workdir={self.path}: expected a directory")
+        if not file.is_file():
+            return
+        try:
             old = flatten(json.loads(file.read_text(encoding="utf-8")))
-            changed = [
-                f"{k} is {old.get(k)!r} there and {flat.get(k)!r} here"
-                for k in sorted(old.keys() | flat.keys())
-                if old.get(k) != flat.get(k) and k not in FREE_FIELDS
-            ]
-            if changed:
-                raise ConfigError(
-                    f"--workdir={self.path} holds a run with another config: "
-                    f"{'; '.join(changed[:3])}"
-                    f"{' ...' if len(changed) > 3 else ''}; use another --workdir"
-                )
+        except ValueError as error:
+            raise ConfigError(
+                f"{file}: expected the config of a run, as JSON: {error}; use another "
+                "--workdir"
+            ) from error
+        flat = flatten(config)
+        changed = [
+            f"{k} is {old.get(k)!r} there and {flat.get(k)!r} here"
+            for k in sorted(old.keys() | flat.keys())
+            if old.get(k) != flat.get(k) and k not in FREE_FIELDS
+        ]
+        if changed:
+            raise ConfigError(
+                f"--workdir={self.path} holds a run with another config: "
+                f"{'; '.join(changed[:3])}"
+                f"{' ...' if len(changed) > 3 else ''}; use another --workdir"
+            )
+
+    def claim(self, config: Mapping[str, Any]) -> None:
+        """Makes the directory and writes config.json, after ``check``.
+
+        Raises:
+          ConfigError: it cannot be written.
+        """
+        self.check(config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_text(file, json.dumps(config, indent=1, sort_keys=True))
+            text = json.dumps(config, indent=1, sort_keys=True)
+            write_text(self.path / "config.json", text + "\n")
         except OSError as error:
             raise ConfigError(f"--workdir={self.path}: {error}") from error
+
+    def release(self) -> None:
+        """Gives the directory back where nothing was computed after ``claim``."""
+        (self.path / "config.json").unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def save_dir(self, place: pathlib.Path, fill: Callable[[pathlib.Path], None]):
         """Fills a new directory beside ``place`` and renames it there."""

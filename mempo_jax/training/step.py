@@ -232,9 +232,9 @@ class Programs:
         }
 
     def _scalar(self, value: Any) -> Array:
-        if isinstance(value, jax.Array):
-            return value
-        return jax.device_put(np.float32(value), self._whole)
+        if not isinstance(value, jax.Array):
+            value = np.float32(value)
+        return jax.device_put(value, self._whole)
 
     def _put(self, tree: Any) -> Any:
         return jax.device_put(tree, self._whole)

@@ -51,11 +51,11 @@ def test_uniform():
     assert not credit.bonus.any()
 
 
-def test_ops_only_keeps_memory_decisions_the_skipped_write_included():
+def test_ops_only_keeps_memory_decisions_skipped_and_malformed_ones_included():
     kinds = (Kind.WRITE, Kind.SKIP, Kind.ANSWER, Kind.MALFORMED)
     ops = _table([(kind, 0, -1, Outcome.DONE) for kind in kinds])
     credit = _assign(ops, ("ops_only",))
-    np.testing.assert_allclose(credit.weight, [[1, 1, 0.1, 0.1]])
+    np.testing.assert_allclose(credit.weight, [[1, 1, 0.1, 1]])
 
 
 def test_discounted():

@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from absl import flags as absl_flags
 from ml_collections import ConfigDict
 
 from experiments import flags
-from experiments.errors import launcher
+from experiments.launch import launch
 from mempo_jax.settings import ConfigError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -32,17 +33,16 @@ def config_file(tmp_path):
     return tmp_path / "base.py"
 
 
-def add_options(parser):
-    parser.add_argument("--workdir", required=True)
-    parser.add_argument("--tasks", type=int)
+def options():
+    made = flags.new_options()
+    absl_flags.DEFINE_string("workdir", None, "a directory", flag_values=made)
+    absl_flags.DEFINE_integer("tasks", 0, "how many", flag_values=made)
+    return made
 
 
 def parse(config_file, *words):
-    return flags.parse(
-        [f"--config={config_file}", "--workdir=w", *words],
-        description="test",
-        add_options=add_options,
-    )
+    words = [f"--config={config_file}", "--workdir=w", *words]
+    return flags.parse(words, options(), required=("config", "workdir"))
 
 
 def test_plain_run_reads_the_file_and_the_options(config_file):
@@ -151,7 +151,8 @@ def test_a_value_may_stand_apart(config_file):
         (["stray"], "stray: unknown argument; options begin with --, as in --config"),
         (
             ["--tasks=many"],
-            "argument --tasks: invalid int value: 'many'; see --help",
+            "flag --tasks=many: invalid literal for int() with base 10: 'many'; see"
+            " --help",
         ),
     ],
 )
@@ -179,36 +180,40 @@ def test_a_fault_inside_a_config_file_keeps_its_traceback(config_file):
 
 
 def test_no_config_is_an_error_unless_the_launcher_says_so():
-    arguments = {"description": "", "add_options": add_options}
-    with pytest.raises(ConfigError, match=r"required: --config; see --help"):
-        flags.parse(["--workdir=w"], **arguments)
-    command = flags.parse(["--workdir=w"], **arguments, config_required=False)
+    with pytest.raises(ConfigError, match=r"--config is missing: .*; see --help"):
+        flags.parse(["--workdir=w"], options())
+    command = flags.parse(["--workdir=w"], options(), required=())
     assert command.config is None
     with pytest.raises(ConfigError, match=r"give --config=FILE\.py as well"):
-        flags.parse(
-            ["--workdir=w", "--config.seed=1"], **arguments, config_required=False
-        )
+        flags.parse(["--workdir=w", "--config.seed=1"], options(), required=())
 
 
-PROGRAM = """
-import sys
+def test_a_required_option_is_asked_for(config_file):
+    with pytest.raises(ConfigError, match="--workdir is missing: a directory"):
+        flags.parse([f"--config={config_file}"], options(), required=("workdir",))
+
+
+PROGRAM = '''
+"""What the program does."""
 from experiments import flags
-from experiments.errors import launcher
+from experiments.launch import launch
 
-@launcher
-def main(argv):
-    command = flags.parse(argv, description="x", add_options=lambda parser: None)
+def main(command):
     if command.config.seed == 13:
         raise RuntimeError("a bug")
+    return command.config.seed - 2
 
-sys.exit(main())
-"""
+launch(main, flags.new_options())
+'''
 
 
 @pytest.mark.parametrize(
     ("word", "code", "lines", "start"),
     [
         ("--config.seed=2", 0, 0, ""),
+        ("--config.seed=5", 3, 0, ""),
+        ("--help", 0, 0, ""),
+        ("--confg=x", 2, 1, "error: --confg: unknown option; the nearest is --config"),
         ("--config.sed=2", 2, 1, "error: config.sed: unknown field; the nearest is"),
         ("--config.seed=x", 2, 1, "error: config.seed: expected int, got 'x'"),
         ("--config.seed=13", 1, None, "Traceback"),
@@ -229,9 +234,10 @@ def test_a_program_ends_in_one_line_and_a_code(config_file, word, code, lines, s
 
 
 def test_a_message_of_several_lines_becomes_one(capsys):
-    @launcher
-    def main(argv):
-        raise ConfigError(f"first\n  second {argv[0]}")
+    def main(command):
+        raise ConfigError(f"first\n  second {command.options.workdir}")
 
-    assert main(["x"]) == 2
+    with pytest.raises(SystemExit) as caught:
+        launch(main, options(), required=(), argv=["--workdir=x"])
+    assert caught.value.code == 2
     assert capsys.readouterr().err == "error: first second x\n"

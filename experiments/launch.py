@@ -1,0 +1,60 @@
+"""Starts a launcher under absl: ours is one line, anything else a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import app, flags
+
+from experiments.flags import Command, parse
+from mempo_jax.settings import ConfigError
+
+USAGE_EXIT, STOPPED_EXIT, INTERRUPTED_EXIT = 2, 3, 130
+WARNINGS_ONLY = "-1"  # absl shows what libraries log at INFO otherwise
+
+
+def launch(
+    main: Callable[[Command], int | None],
+    options: flags.FlagValues,
+    *,
+    required: Sequence[str] = ("config",),
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Parses the command line, runs ``main`` on it, and exits with what it returns.
+
+    A ConfigError ends in one line and exit code 2. Other exceptions pass: a traceback
+    is what a bug should show.
+
+    Args:
+      main: gets the parsed command line. It should import what is slow to import.
+      options: the launcher's flags, from ``flags.new_options``.
+      required: names of the options that must be given.
+      argv: the arguments without the program's name; None takes the process's.
+    """
+    # read by transformers when it is imported, which says that it found no PyTorch
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+    def read(words: list[str]) -> Command:
+        flags.FLAGS([words[0], f"--verbosity={WARNINGS_ONLY}"])
+        command = parse(words[1:], options, required=required)
+        if options.help:
+            print(sys.modules[main.__module__].__doc__)
+            print(options.get_help())
+            sys.exit(0)
+        return command
+
+    words = sys.argv if argv is None else ["launcher", *argv]
+    try:
+        app.run(main, argv=list(words), flags_parser=read)
+    except ConfigError as error:
+        fail(error, USAGE_EXIT)
+    except KeyboardInterrupt:
+        fail("interrupted", INTERRUPTED_EXIT)
+
+
+def fail(error: object, code: int) -> None:
+    """Exits with ``code`` behind one line about ``error``."""
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,48 @@
+"""A progress bar for each stage of long work, on the error stream."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+LOG_INTERVAL_S = 10  # between two lines where nobody watches a terminal
+
+
+class Bars:
+    """A ``Progress``: call it, or close it; one stage shows one bar at a time."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._bar: tqdm | None = None
+
+    def __call__(
+        self, stage: str, done: int, total: int, figures: dict[str, Any]
+    ) -> None:
+        """Shows that ``done`` of ``total`` are done, with figures to show beside."""
+        if self._bar is None or stage != self._stage:
+            self._open(stage, total, done)
+        self._bar.set_postfix(figures, refresh=False)
+        self._bar.update(done - self._bar.n)
+        if done == total:
+            self.close()
+
+    def close(self) -> None:
+        """Leaves the bar of the present stage as it stands."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _open(self, stage: str, total: int, done: int) -> None:
+        self.close()
+        watched = sys.stderr.isatty()
+        self._stage = stage
+        self._bar = tqdm(
+            desc=stage,
+            total=total,
+            initial=done,  # what an earlier process did must not count for the speed
+            mininterval=0.1 if watched else LOG_INTERVAL_S,
+            dynamic_ncols=watched,
+            unit="",
+        )

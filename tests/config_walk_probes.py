@@ -1,0 +1,274 @@
+"""Where a config field can be seen to act: each probe is a small part of a run.
+
+A probe takes settings and returns what it saw. Two configs act differently where a
+probe sees something else, or refuses one of them.
+"""
+
+import dataclasses
+import time
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mempo_jax.envs.ledger import LedgerEnv
+from mempo_jax.memory import Bank, make_embedder
+from mempo_jax.rollout import generate
+from mempo_jax.training import cold_start as cold_starts
+from mempo_jax.training import evaluate, parts, run
+from mempo_jax.training.loop import Trainer
+from mempo_jax.training.loss import count_tokens
+from mempo_jax.training.rundir import RunDir
+from mempo_jax.training.state import add_updates, make_optimiser
+from mempo_jax.training.step import Programs
+from mempo_jax.types import TrainState
+from tests.training import step_case
+
+WEIGHTS = {"norm": {"scale": np.ones(4, np.float32)}}
+TURNS = (  # what the scripted policy says; then it passes until it is asked
+    '<mem_write title="first">ann phone 17</mem_write>',
+    "<mem_write>ann phone 17</mem_write>",
+    "<mem_write>ann phone 17 blue</mem_write><mem_write>ann phone 17 tall</mem_write>"
+    "<mem_write>ann bus 5</mem_write>",
+    "<mem_recall>ann phone 17</mem_recall>",
+    '<mem_merge ids="0,1"/>',
+    "<mem_write>never closed",
+    "<mem_write>the cat sat on the mat by the wide red door</mem_write>",
+)
+
+
+def bits(tree):
+    """Any pytree as something that can be compared."""
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def tasks(settings):
+    """Everything that the first tasks show."""
+    suite = parts.make_suite(settings)
+    shown = []
+    for task in [suite.task("train", n) for n in range(12)]:
+        env = suite.make(task)
+        shown += [env.reset(task.seed), env.goal]
+        while not (result := env.step("")).done:
+            shown.append(result.observation)
+    return shown
+
+
+def demonstrations(settings):
+    """What the scripted expert says in the first tasks."""
+    suite = parts.make_suite(settings)
+    expert, make = suite.expert(), parts.make_episodes(suite, settings)
+    said = []
+    for n in range(8):
+        episode, rng = make(suite.task("train", n), "x"), np.random.default_rng(n)
+        while not episode.done and episode.observe() is not None:
+            episode.act(expert(episode.situation(), rng))
+        said += episode.actions
+    return said
+
+
+def episode(settings):
+    """A scripted trajectory: what it is shown, its op log, its reward."""
+    suite = parts.make_suite(settings)
+    episode = parts.make_episodes(suite, settings)(suite.task("train", 0), "x")
+    script, facts, views = iter(TURNS), {}, []
+    shown = [0]
+
+    def measure(view):
+        past = [text for text, _ in view.history]
+        fed = len(" ".join([view.system, *past, view.user]).split())
+        return fed if view.fresh else shown[0] + fed
+
+    while not episode.done and (view := episode.observe(measure)) is not None:
+        shown[0] = measure(view)
+        views.append(view)
+        words = episode.situation().observation.split()
+        if words[0] == "what":
+            episode.act(f"<answer>{facts[words[2], words[3]]}</answer>")
+        else:
+            facts[words[0], words[1]] = words[-1]
+            episode.act(next(script, ""))
+    return views, episode.bank.log, episode.reward(), episode.turn_reward
+
+
+def bank(settings):
+    """The kind of index behind a bank of three entries."""
+    embedder = make_embedder(settings.memory.embedder)
+    made = Bank.from_texts(
+        ["a cat", "two dogs", "three birds"], settings.memory.bank(), embedder
+    )
+    return type(made._table.index).__name__
+
+
+def optimiser(settings):
+    """Weights after four updates with a steady and a large gradient."""
+    made = make_optimiser(parts.optimiser(settings))
+    params, state = WEIGHTS, made.init(WEIGHTS)
+    for scale in (0.1, 3.0, 0.2, 0.1):
+        grads = jax.tree.map(lambda x, s=scale: np.full_like(x, s), WEIGHTS)
+        updates, state = made.update(grads, state, params)
+        params = add_updates(params, updates)
+    return bits(params)
+
+
+@jax.disable_jit()  # compiling anew for each setting would take seconds
+def update(settings):
+    """Gradients on a fixed batch, far from the policy that sampled it."""
+    mesh = step_case.sharding.make_mesh(1, 1, 1)
+    programs = Programs(
+        step_case.MODEL,
+        mesh,
+        make_optimiser(parts.optimiser(settings)),
+        parts.objective(settings),
+        parts.advantage(settings),
+        settings.credit,
+    )
+    params = step_case.new_state().params
+    rows, facts = step_case.make_rows(), step_case.make_trajectories()
+    score = facts.task_score.copy()
+    score[0] = 0.5  # one group of equal task scores, with unequal penalties
+    facts = facts._replace(task_score=score)
+    inputs = programs.loss_inputs(facts, count_tokens([rows], facts.valid))
+    old, _ = programs.score(params, rows, 1.0)
+    seen = []
+    for shift in (-0.6, 0.6):
+        sums = programs.accumulate(
+            *(params, programs.zeros(), rows, old + np.float32(shift)),
+            *(old - 0.2, inputs, 0.05, 1.0),
+        )
+        seen += [bits(sums.grads), bits(sums.loss_sum / sums.count)]
+    return seen
+
+
+def policy(settings):
+    """The initial policy, the reference, and how the model computes."""
+    suite = parts.make_suite(settings)
+    made, reference = run._policies(settings, suite)
+    tokens = np.zeros((1, 4), np.int32)
+
+    def total(params):
+        return jnp.sum(made.model.hidden(params, tokens, tokens == 0))
+
+    program = str(jax.make_jaxpr(jax.grad(total))(made.params))
+    computes = [name for name in ("bf16", "remat") if name in program]
+    return made.config, bits(made.params), bits(reference), computes
+
+
+def mesh(settings):
+    return dict(parts.make_run_mesh(settings).shape)
+
+
+def engine(settings, monkeypatch, shared):
+    """Shapes of the engine's programs, which are replaced by empty ones."""
+    seen = []
+
+    def record(name, result):
+        def program(*args, **static):
+            cache = args[0] if name == "copy_rows" else args[2]
+            shapes = jax.tree.map(jnp.shape, (cache, args[3:]))
+            seen.append((name, str(shapes), static))
+            return result(cache)
+
+        return program
+
+    empty = generate.Decoded(*[jnp.zeros(1)] * 3)
+    monkeypatch.setattr(generate, "prefill", record("prefill", lambda cache: cache))
+    monkeypatch.setattr(generate, "copy_rows", record("copy_rows", lambda cache: cache))
+    decode = record("decode", lambda cache: (cache, empty))
+    monkeypatch.setattr(generate, "decode", decode)
+    suite = parts.make_suite(settings)
+    made, _ = parts.make_collector(
+        shared.policy, suite, settings, parts.make_run_mesh(settings)
+    )
+    made.set_params(shared.policy.params)
+    made.warm_up()
+    return seen
+
+
+def cold_start(settings, monkeypatch, shared):
+    """The rows of each cold start step, and where a steady gradient leads."""
+    batches = []
+
+    class Recorder:
+        def __init__(self, model, mesh, optimiser, *settings):
+            self._optimiser = optimiser
+
+        def supervised_zeros(self):
+            return []
+
+        def supervised_accumulate(self, params, sums, rows):
+            return [*sums, bits(rows)]
+
+        def apply(self, state, sums):
+            batches.append(sums)
+            grads = jax.tree.map(jnp.ones_like, state.params)
+            changes, opt = self._optimiser.update(grads, state.opt_state, state.params)
+            params = add_updates(state.params, changes)
+            return TrainState(params, opt, state.step + 1), {"loss": 0.0}
+
+    monkeypatch.setattr(cold_starts, "Programs", Recorder)
+    suite = parts.make_suite(settings)
+    made = cold_starts.cold_start(shared.policy, suite, settings, shared.mesh)
+    return batches, bits(made["final_norm"])
+
+
+def step(settings, monkeypatch, shared, at=2):
+    """One training step with compiled programs that all of these probes share."""
+    trainer = Trainer(shared.policy, parts.make_suite(settings), settings, shared.mesh)
+    shared.lend(trainer)
+    figures, trajectories = trainer.step(at)
+    said = [t.actions for t in trajectories]
+    figures = {k: v for k, v in figures.items() if "second" not in k and "_s" not in k}
+    timed = ("recall_ms_p50", "recall_ms_p95", "compilations", "device_bytes")
+    figures = {k: v for k, v in figures.items() if k not in timed}
+    return said, str(figures), bits(trainer.state.params)
+
+
+def slow_step(settings, monkeypatch, shared):
+    """A training step on an environment that takes its time."""
+    plain = LedgerEnv.step
+
+    def slow(self, action, *, final=False):
+        time.sleep(0.05)
+        return plain(self, action, final=final)
+
+    monkeypatch.setattr(LedgerEnv, "step", slow)
+    return step(settings, monkeypatch, shared)
+
+
+def skipping_step(settings, monkeypatch, shared):
+    """A training step in which no update is finite."""
+    plain = Programs.apply
+
+    def skip(self, state, sums):
+        state, figures = plain(self, state, sums)
+        return state, figures | {"skipped": jnp.array(True)}
+
+    monkeypatch.setattr(Programs, "apply", skip)
+    return step(settings, monkeypatch, shared)[0]
+
+
+def files(settings, config, folder):
+    """Names and lines of what the run loop writes, around a trainer that does not."""
+    state = jax.device_put(TrainState({"w": np.zeros(2)}, (), np.zeros((), np.int32)))
+    trainer = SimpleNamespace(state=state, reference={"w": np.zeros(2)})
+    trainer.run = lambda first, last: (({"loss": 1.0}, []) for _ in range(first, last))
+    run._train(trainer, settings, config, RunDir(str(folder)), lambda *_: None)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    depth = len(folder.parts) + 2
+    names = {p.parts[len(folder.parts) : depth] for p in folder.rglob("*")}
+    return lines, sorted(n for n in names if n[0] != "tensorboard" or len(n) == 1)
+
+
+def evaluation(settings):
+    """Which held-out tasks are run."""
+    jobs = []
+    collector = SimpleNamespace(run=lambda given, *_: jobs.extend(given))
+    engine = SimpleNamespace(set_params=lambda params: None)
+    evaluate.run_held_out(
+        *(engine, collector, parts.make_suite(settings), settings, None),
+        greedy=True,
+        stage="",
+    )
+    return [dataclasses.astuple(job) for job in jobs]

@@ -1,0 +1,261 @@
+"""No option does nothing: every field of the config is changed and seen to act.
+
+A row of ``TABLE`` names a field, another value for it, and the probe in which it shows;
+``given`` are fields that must be set for it to matter. A new field needs a row.
+"""
+
+import sys
+
+import jax
+import pytest
+from ml_collections import ConfigDict
+
+from configs import base
+from mempo_jax.settings import ConfigError
+from mempo_jax.training import parts
+from mempo_jax.training.checks import RunStopped
+from mempo_jax.training.loop import Trainer
+from mempo_jax.training.run_settings import from_config
+from tests import config_walk_probes as probes
+from tests.experiments import tiny
+
+SHARED = ("engine", "cold_start", "step", "slow_step", "skipping_step")
+
+LONG = {"env.ledger.min_turns": 10, "env.ledger.max_turns": 10}
+ROOMY = LONG | {"memory.merge_threshold": 1.01, "memory.capacity": 0}
+BABI = {"env.name": "babi", "env.data_dir": "DATA", "env.babi.tasks": (1,)}
+OFTEN = LONG | {"context.write_reminder_every": 1}
+CONSTANT = {"objective.aggregation": "constant"}
+
+DEFAULTS = {"mesh.data": 1, "log.tensorboard": False, "train.cold_start_steps": 2}
+# Their other values cannot work: scoring could not follow the sampler; wandb is hidden.
+REFUSED = {"sampling.top_p", "sampling.top_k", "log.wandb_project"}
+# field: (another value, probe, given)
+TABLE = {
+    "seed": (5, "tasks", {}),
+    "env.name": ("babi", "tasks", {"env.data_dir": "DATA", "env.babi.tasks": (1,)}),
+    "env.data_dir": ("OTHER", "tasks", BABI),
+    "env.step_timeout_s": (0.001, "slow_step", {}),
+    "env.ledger.min_turns": (3, "tasks", {}),
+    "env.ledger.max_turns": (9, "tasks", {}),
+    "env.ledger.relevant_topics": (5, "tasks", {}),
+    "env.ledger.max_relevant_facts": (1, "tasks", LONG),
+    "env.ledger.relevance": ("named", "tasks", {}),
+    "env.ledger.min_delay": (4, "tasks", LONG),
+    "env.ledger.max_delay": (1, "tasks", LONG),
+    "env.ledger.correction_rate": (0.8, "tasks", LONG),
+    "env.ledger.write_rate": (0.0, "demonstrations", {}),
+    "env.babi.tasks": ((1, 2), "tasks", BABI),
+    "env.babi.max_train_lines": (2, "tasks", BABI),
+    "env.babi.write_rate": (0.0, "demonstrations", BABI),
+    "context.rule": ("append", "episode", {}),
+    "context.window_turns": (2, "episode", {}),
+    "context.max_context_tokens": (30, "episode", LONG | {"context.rule": "append"}),
+    "context.write_reminder_every": (1, "episode", LONG),
+    "context.summary_titles": (0, "episode", LONG),
+    "context.instructions": ("use it", "episode", {}),
+    "context.reminder": (
+        "write ?",
+        "episode",
+        LONG | {"context.write_reminder_every": 1},
+    ),
+    "memory.enabled": (False, "episode", LONG),
+    "memory.capacity": (1, "episode", LONG),
+    "memory.retrieval_top_k": (1, "episode", ROOMY),
+    "memory.oversample": (
+        1,
+        "episode",
+        ROOMY | {"memory.retrieval_top_k": 2, "memory.mmr_lambda": 0.1},
+    ),
+    "memory.mmr_lambda": (0.1, "episode", ROOMY | {"memory.retrieval_top_k": 2}),
+    "memory.merge_threshold": (1.01, "episode", LONG | {"memory.merge_threshold": 0.5}),
+    "memory.judge": ("always", "episode", LONG),
+    "memory.embedder": ("static", "episode", LONG),
+    "memory.ann_threshold": (2, "bank", {}),
+    "memory.max_entry_chars": (30, "episode", LONG),
+    "memory.merge_max_chars": (10, "episode", ROOMY),
+    "memory.max_ops_per_turn": (2, "episode", LONG),
+    "reward.function": ("tests.config_walk_test:by_length", "step", {}),
+    "reward.task_weight": (2.0, "episode", {}),
+    "reward.malformed": (-0.1, "episode", LONG),
+    "reward.duplicate": (-0.1, "episode", LONG),
+    "reward.overflow": (-0.1, "episode", LONG | {"context.max_context_tokens": 8}),
+    "reward.write_cost": (-0.01, "episode", LONG),
+    "reward.penalty_floor": (-0.01, "episode", LONG),
+    "reward.outcome_gate": (True, "update", {}),
+    "policy.path": ("POLICY", "policy", {}),
+    "policy.ref_path": ("POLICY", "policy", {"policy.path": "POLICY"}),
+    "policy.compute_dtype": ("bfloat16", "policy", {}),
+    "policy.remat": (True, "policy", {}),
+    "policy.nano.layers": (2, "policy", {}),
+    "policy.nano.width": (32, "policy", {}),
+    "policy.nano.heads": (4, "policy", {}),
+    "policy.nano.mlp_width": (24, "policy", {}),
+    "sampling.group_size": (2, "step", {}),
+    "sampling.tasks_per_step": (1, "step", {}),
+    "sampling.temperature": (0.5, "step", {}),
+    "sampling.top_p": (0.9, "tasks", {}),
+    "sampling.top_k": (5, "tasks", {}),
+    "sampling.max_turns": (20, "episode", {}),
+    "sampling.max_new_tokens": (6, "step", {}),
+    "sampling.slots": (4, "engine", {}),
+    "sampling.decode_chunk": (4, "engine", {}),
+    "sampling.prefill_buckets": ((32, 64), "engine", {}),
+    "sampling.drop_degenerate": (False, "step", {"reward.malformed": 0.0}),
+    "sampling.max_failed_share": (1.0, "slow_step", {"env.step_timeout_s": 0.001}),
+    "credit.modes": (("ops_only",), "update", {}),
+    "credit.gamma": (0.5, "update", {"credit.modes": ("discounted",)}),
+    "credit.other_weight": (0.7, "update", {"credit.modes": ("ops_only",)}),
+    "credit.attribution_weight": (0.5, "update", {}),
+    "objective.clip_low": (0.1, "update", {}),
+    "objective.clip_high": (0.1, "update", {}),
+    "objective.dual_clip": (1.1, "update", {}),
+    "objective.aggregation": ("trajectory_mean", "update", {}),
+    "objective.constant_length": (8, "update", CONSTANT),
+    "objective.kl_coef": (0.04, "step", {}),
+    "objective.kl_warmup_steps": (0, "step", {}),
+    "objective.kl_estimator": ("k1", "update", {}),
+    "objective.kl_scope": ("ops", "update", {}),
+    "objective.advantage_eps": (0.1, "update", {}),
+    "objective.advantage_ddof": (1, "update", {}),
+    "objective.divide_by_std": (False, "update", {}),
+    "train.steps": (3, "files", {}),
+    "train.learning_rate": (1e-3, "optimiser", {}),
+    "train.decay_steps": (3, "optimiser", {}),
+    "train.warmup_steps": (2, "optimiser", {}),
+    "train.weight_decay": (0.1, "optimiser", {}),
+    "train.adam_b2": (0.9, "optimiser", {}),
+    "train.grad_clip": (0.01, "optimiser", {}),
+    "train.minibatches": (1, "step", {}),
+    "train.micro_batch_tokens": (320, "step", {}),
+    "train.length_buckets": ((76, 80), "step", {}),
+    "train.max_log_prob_gap": (1e-30, "step", {}),
+    "train.max_skipped_updates": (1, "skipping_step", {}),
+    "train.cold_start_steps": (3, "cold_start", {}),
+    "train.cold_start_rows": (64, "cold_start", {}),
+    "train.cold_start_learning_rate": (1e-3, "cold_start", {}),
+    "train.demonstrations": (4, "cold_start", {}),
+    "train.demonstrations_path": ("JSONL", "cold_start", {}),
+    "train.checkpoint_every": (2, "files", {"train.checkpoints_kept": 9}),
+    "train.checkpoints_kept": (1, "files", {}),
+    "train.eval_tasks": (3, "evaluation", {}),
+    "mesh.data": (4, "mesh", {}),
+    "mesh.fsdp": (2, "mesh", {}),
+    "mesh.tensor": (2, "mesh", {}),
+    "log.tensorboard": (True, "files", {}),
+    "log.wandb_project": ("x", "files", {}),
+    "log.trajectories_every": (0, "files", {}),
+}
+
+
+def by_length(trajectories):
+    """A reward function of the user's own."""
+    return [min(1.0, len("".join(t.actions)) / 1000) for t in trajectories]
+
+
+def leaves(config, prefix=""):
+    for name, value in config.items():
+        if isinstance(value, ConfigDict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def test_every_field_has_a_row():
+    fields = set(leaves(base.get_config()))
+    assert fields == set(TABLE), sorted(fields ^ set(TABLE))
+
+
+class World:
+    """What the probes share: files, a policy, and compiled programs."""
+
+    def __init__(self, folder):
+        self.folder, self.seen, self.runs = folder, {}, 0
+        self.paths = {n: str(folder / n) for n in ("DATA", "OTHER", "POLICY", "JSONL")}
+        for name, place in (("DATA", "hall"), ("OTHER", "park")):
+            (folder / name).mkdir()
+            short = f"1 Mary went to the {place}.\n2 Where is Mary?\t{place}\t1\n"
+            long = f"1 Ann got the milk.\n2 Ann went to the {place}.\n"
+            long += "3 Where is Ann?\t" + place + "\t2\n"
+            for task in (1, 2):
+                text = short + long * task
+                for split in ("train", "test"):
+                    (folder / name / f"qa{task}_x_{split}.txt").write_text(text)
+        (folder / "JSONL").write_text(
+            '{"task": "ledger/train/0", "turns": [{"action": "<think> bus</think>"}]}\n'
+        )
+        settings = from_config(self.config({}).to_dict())
+        self.mesh = parts.make_run_mesh(settings)
+        suite = parts.make_suite(settings)
+        self.policy = parts.make_nano(suite, settings)
+        shifted = jax.tree.map(lambda x: x + 1.0, self.policy.params)
+        self.policy.save(folder / "POLICY", shifted)
+        self.owner = Trainer(self.policy, suite, settings, self.mesh)
+
+    def lend(self, trainer):
+        """Gives a trainer the compiled programs and the warm engine of this world."""
+        trainer.programs = self.owner.programs
+        trainer.engine = trainer.collector._engine = self.owner.engine
+
+    def config(self, changes):
+        config = tiny.get_config()
+        defaults = {
+            "mesh.data": 1,
+            "log.tensorboard": False,
+            "train.cold_start_steps": 2,
+        }
+        for field, value in (defaults | changes).items():
+            *path, name = field.split(".")
+            section = config
+            for part in path:
+                section = section[part]
+            with section.unlocked(), section.ignore_type():
+                section[name] = (
+                    self.paths.get(value, value) if str(value) == value else value
+                )
+        return config
+
+    def look(self, probe, changes, monkeypatch):
+        """What the probe sees in a config with these changes, or how it refuses."""
+        key = probe, repr(sorted(changes.items()))
+        if key not in self.seen:
+            with monkeypatch.context() as patch:
+                try:
+                    self.seen[key] = self._look(probe, changes, patch)
+                except (ConfigError, RunStopped) as error:
+                    self.seen[key] = f"{type(error).__name__}: {error}"
+        return self.seen[key]
+
+    def _look(self, probe, changes, patch):
+        config = self.config(changes).to_dict()
+        settings = from_config(config)
+        function = getattr(probes, probe)
+        if probe == "files":
+            self.runs += 1
+            return function(settings, config, self.folder / f"run{self.runs}")
+        if probe in SHARED:
+            return function(settings, patch, self)
+        return function(settings)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("walk"))
+
+
+@pytest.mark.parametrize("field", TABLE)
+def test_a_field_acts(world, monkeypatch, field):
+    value, probe, given = TABLE[field]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    before = world.look(probe, given, monkeypatch)
+    after = world.look(probe, given | {field: value}, monkeypatch)
+    refused = [str(seen).startswith("ConfigError") for seen in (before, after)]
+    assert refused == [False, field in REFUSED], after
+    assert after != before, f"config.{field} = {value!r}: nothing changed in {probe}"
+
+
+@pytest.mark.parametrize("probe", sorted({row[1] for row in TABLE.values()}))
+def test_a_probe_sees_the_same_where_nothing_changed(world, monkeypatch, probe):
+    before = world.look(probe, {}, monkeypatch)
+    world.seen.clear()
+    assert world.look(probe, {}, monkeypatch) == before

@@ -1,0 +1,145 @@
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from mempo_jax.envs.reward import (
+    PENALTIES,
+    RewardError,
+    RewardSettings,
+    call_reward_function,
+    compose,
+)
+from tests.envs.scripted_env import REWARD
+
+NONE = dict.fromkeys(PENALTIES, 0)
+
+
+def settings(**changes):
+    values = dict.fromkeys((*PENALTIES, "penalty_floor"), 0.0)
+    return RewardSettings(**{"task_weight": 1.0, **values, **changes})
+
+
+def test_components_are_named_raw_and_weighted():
+    counts = {"malformed": 3, "duplicate": 1, "overflow": 1, "write_cost": 2}
+    reward = compose(0.5, counts, REWARD)
+    assert reward.raw == {"task": 0.5, **{k: float(v) for k, v in counts.items()}}
+    assert reward.weighted == pytest.approx(
+        {
+            "task": 0.5,
+            "malformed": -0.15,
+            "duplicate": -0.02,
+            "overflow": -0.2,
+            "write_cost": -0.02,
+        }
+    )
+    assert reward.total == pytest.approx(0.5 - 0.39)
+    assert reward.total == pytest.approx(sum(reward.weighted.values()))
+
+
+def test_the_task_weight_scales_the_score_alone():
+    assert compose(0.25, NONE, settings(task_weight=2.0)).total == 0.5
+
+
+def test_penalties_stop_at_the_floor():
+    reward = compose(1.0, {**NONE, "malformed": 100}, REWARD)
+    assert reward.weighted["malformed"] == pytest.approx(-5)
+    assert reward.total == 0.5
+
+
+def test_partial_scores_are_not_truncated():
+    assert compose(np.float32(0.999), NONE, REWARD).total == pytest.approx(0.999)
+
+
+@pytest.mark.parametrize(
+    "score", [None, "0.5", math.nan, math.inf, -0.1, 1.1, True, [0.5], 1j]
+)
+def test_a_score_outside_the_contract_is_refused(score):
+    with pytest.raises(RewardError, match=r"score\(\): expected") as caught:
+        compose(score, NONE, REWARD)
+    assert repr(score) in str(caught.value)
+
+
+@pytest.mark.parametrize("field", [*PENALTIES, "penalty_floor"])
+@pytest.mark.parametrize("value", [0.1, -math.inf, math.nan])
+def test_penalties_are_finite_and_never_rewards(field, value):
+    with pytest.raises(ValueError, match=rf"config\.reward\.{field}: expected"):
+        settings(**{field: value})
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_the_task_weighs_something(value):
+    with pytest.raises(ValueError, match=r"config\.reward\.task_weight"):
+        settings(task_weight=value)
+
+
+def test_active_components():
+    assert settings().active() == ["task"]
+    assert REWARD.active() == ["task", *PENALTIES]
+
+
+def reward_function(values):
+    def own_reward(trajectories):
+        return values
+
+    return own_reward
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0, 0.5, -3], (0.0, np.float32(0.5), np.int64(-3)), np.array([0.0, 0.5, -3.0])],
+)
+def test_one_finite_number_per_trajectory_passes_in_order(values):
+    got = call_reward_function(reward_function(values), ["a", "b", "c"])
+    assert got == [0.0, 0.5, -3.0]
+    assert all(type(value) is float for value in got)
+
+
+def test_the_function_sees_the_trajectories():
+    def lengths(trajectories):
+        return [len(t) for t in trajectories]
+
+    assert call_reward_function(lengths, ["a", "bb"]) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "came"),
+    [
+        (None, "NoneType"),
+        (0.5, "float"),
+        ("0.5", "str"),
+        ("12345678", "str"),
+        (b"\1\1\1\1\1\1\1\1", "bytes"),
+        (dict.fromkeys(range(8), 0.5), "dict"),
+        (set(range(8)), "set"),
+        (iter([1.0] * 8), "iterator"),
+        (np.float32(1), "float32"),
+        (np.array(1.0), "ndarray"),
+        ([1.0], "1 values"),
+        ([], "0 values"),
+        ([1.0] * 9, "9 values"),
+        ([0.5] * 7 + [None], "None"),
+        ([0.5] * 7 + ["0.5"], "'0.5'"),
+        ([0.5] * 7 + [math.nan], "nan"),
+        ([0.5] * 7 + [-math.inf], "-inf"),
+        ([0.5] * 7 + [True], "True"),
+        ([0.5] * 7 + [[0.5]], r"\[0.5\]"),
+        (np.ones((8, 1)), "array"),
+    ],
+)
+def test_a_broken_reward_function_is_named_with_what_came(values, came):
+    with pytest.raises(RewardError, match=rf"own_reward.*expected.*{came}"):
+        call_reward_function(reward_function(values), list(range(8)))
+
+
+def test_the_faulty_trajectory_is_named():
+    function = reward_function([1.0, math.nan, 1.0])
+    with pytest.raises(RewardError, match="trajectory 1: expected one finite float"):
+        call_reward_function(function, [0, 1, 2])
+
+
+def test_a_function_without_a_name_is_still_told_apart():
+    partial = functools.partial(reward_function([1.0]))
+    with pytest.raises(RewardError, match=r"reward function functools\.partial"):
+        call_reward_function(partial, [0, 1])

@@ -1,0 +1,86 @@
+"""A small environment and episode that tests of several modules share."""
+
+from mempo_jax.envs import (
+    ContextSettings,
+    Episode,
+    EpisodeSettings,
+    RewardSettings,
+    StepResult,
+    Task,
+)
+from mempo_jax.memory import Bank, BankConfig, make_embedder
+
+EMBEDDER = make_embedder("hashing")
+TASK = Task("scripted", "train", 0, 0)
+REWARD = RewardSettings(
+    task_weight=1.0,
+    malformed=-0.05,
+    duplicate=-0.02,
+    overflow=-0.2,
+    write_cost=-0.01,
+    penalty_floor=-0.5,
+)
+
+
+class ScriptedEnv:
+    """Shows its lines one a turn; the answer ``gold`` scores 1 at any time."""
+
+    def __init__(self, lines=("one", "two", "three", "four"), gold="gold"):
+        self.goal = "find gold"
+        self.lines, self.gold = list(lines), gold
+        self.seen = []
+
+    def reset(self, seed):
+        self.at, self.right = 0, 0.0
+        return self.lines[0]
+
+    def step(self, action, *, final=False):
+        self.seen.append((action, final))
+        self.at += 1
+        gain = float(action.strip() == self.gold) - self.right
+        self.right = max(self.right, self.right + gain) if gain > 0 else self.right
+        done = final or self.at >= len(self.lines)
+        text = "" if done else self.lines[self.at]
+        return StepResult(text, max(gain, 0.0), done)
+
+    def score(self):
+        return self.right
+
+    def useful(self):
+        return frozenset({0})
+
+
+def context(**changes):
+    settings = {
+        "rule": "window",
+        "window_turns": 0,
+        "max_context_tokens": 10_000,
+        "write_reminder_every": 0,
+        "summary_titles": 2,
+        "instructions": "use memory",
+        "reminder": "remember ?",
+    }
+    return ContextSettings(**{**settings, **changes})
+
+
+def limits(**changes):
+    settings = {
+        "max_turns": 30,
+        "max_ops_per_turn": 4,
+        "max_entry_chars": 200,
+        "retrieval_top_k": 3,
+    }
+    return EpisodeSettings(**{**settings, **changes})
+
+
+def make_episode(env=None, *, bank=None, settings=None, rules=None, reward=REWARD):
+    if bank is None:
+        bank = Bank(BankConfig(retrieval_top_k=3), EMBEDDER, trajectory_id="test")
+    return Episode(
+        env or ScriptedEnv(),
+        TASK,
+        bank,
+        settings or limits(),
+        rules or context(),
+        reward,
+    )

@@ -1,0 +1,290 @@
+"""The main job, started as a user does: its files, its end, and its beginning again."""
+
+import json
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+from transformers import AutoConfig, AutoTokenizer
+
+from experiments import train
+from experiments.launch import launch
+from experiments.summary import closing, table
+from mempo_jax.models import hf
+from mempo_jax.training.metrics import read_metrics
+from tests.experiments.process import TINY, finish, python_m, start
+
+STEPS = 12
+MEASURES = {
+    *("success_sampled", "success_greedy", "write_precision"),
+    *("tokens_total", "tokens_peak"),
+}
+METRICS = {
+    *("reward", "reward_raw/task", "reward_weighted/task", "reward_std_in_group"),
+    *("degenerate_groups", "edit_distance", "ops_per_turn/write", "malformed_rate"),
+    *("duplicate_rate", "recall_hit_rate", "bank_size", "merge_rate"),
+    *(
+        "recall_ms_p50",
+        "recall_ms_p95",
+        "write_precision",
+        "write_recall",
+        "kl",
+        "entropy",
+    ),
+    *("clip_fraction", "grad_norm", "abs_advantage", "log_prob_gap", "padding_share"),
+    *("tokens_generated_per_s", "tokens_prefilled_per_s", "compilations"),
+}
+
+
+def words(workdir, *more):
+    return (TINY, f"--workdir={workdir}", f"--config.train.steps={STEPS}", *more)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, cache):
+    """A run that nothing interrupted: its directory and what it printed."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    code, out, err = python_m(cache, "train", *words(workdir))
+    assert code == 0, err
+    return workdir, out, err
+
+
+def test_the_files_of_a_run(whole):
+    workdir, _, _ = whole
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["train"]["steps"] == STEPS
+    rows = read_metrics(workdir / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(STEPS))
+    first = (workdir / "metrics.jsonl").read_text().splitlines()[0]
+    assert first.startswith('{"step": 0,')
+    assert set(rows[-1]) >= METRICS
+    assert sorted(int(p.name) for p in (workdir / "checkpoints").iterdir()) == [
+        STEPS - 1,
+        STEPS,
+    ]
+    assert any((workdir / "tensorboard").iterdir())
+
+
+def test_a_run_that_is_quiet_compiles_nothing_after_its_start(whole):
+    rows = read_metrics(whole[0] / "metrics.jsonl")
+    assert [row["compilations"] for row in rows[2:]] == [0] * (STEPS - 2)
+    assert max(row["log_prob_gap"] for row in rows) < 1e-4
+    assert rows[0]["kl_first_update"] < 1e-6
+    assert sum(row["updates"] for row in rows) > STEPS, "most steps must train"
+
+
+def test_the_trajectories_of_a_run(whole):
+    folder = whole[0] / "trajectories"
+    names = {path.stem for path in folder.iterdir()}
+    assert {"step_000000", "cold_start_sampled", "trained_greedy"} <= names
+    lines = (folder / "step_000000.jsonl").read_text().splitlines()
+    assert len(lines) == 8  # tasks x group size
+    first = json.loads(lines[0])
+    assert set(first) >= {"task", "sample", "turns", "ops", "rewards"}
+
+
+def test_the_summary_of_a_run(whole):
+    workdir, out, _ = whole
+    summary = json.loads((workdir / "summary.json").read_text())
+    for who in ("cold_start", "trained"):
+        assert set(summary[who]) >= MEASURES
+        for name in MEASURES:
+            assert set(summary[who][name]) == {"mean", "ci95"}
+            assert len(summary[who][name]["ci95"]) == 2
+    assert summary["seconds"]["train"] > 0
+    for text in ("success, greedy", "gradient norm", str(workdir), "policy/"):
+        assert text in out
+
+
+def test_nothing_but_progress_and_advice_on_the_error_stream(whole):
+    lines = whole[2].replace("\r", "\n").splitlines()
+    stages = ("demonstrations", "cold start", "compiling", "evaluating", "training")
+    known = (*stages, "warning: config.sampling.group_size = 4")
+    assert [x for x in lines if x.strip() and not x.startswith(known)] == []
+    assert sum(line.startswith("warning") for line in lines) == 1
+    assert all(any(x.startswith(stage) for x in lines) for stage in stages)
+
+
+def test_the_policy_is_a_hugging_face_directory(whole):
+    policy = whole[0] / "policy"
+    config = AutoConfig.from_pretrained(policy)
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    assert config.model_type == "llama"
+    assert config.vocab_size == len(tokenizer)
+    params, before = final_params(whole[0]), hf.load(str(whole[0] / "cold_start"))[1]
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), params, before)
+    assert min(jax.tree.leaves(moved)) > 0, "every parameter should have been trained"
+
+
+def test_the_same_command_again_returns_at_once(whole, cache):
+    workdir, out, _ = whole
+    before = (workdir / "summary.json").stat().st_mtime_ns
+    began = time.monotonic()
+    code, again, _ = python_m(cache, "train", *words(workdir))
+    assert code == 0
+    assert again == out
+    assert time.monotonic() - began < 15
+    assert (workdir / "summary.json").stat().st_mtime_ns == before
+
+
+def final_params(workdir):
+    return hf.load(str(workdir / "policy"))[1]
+
+
+def stop(process, workdir, number, after):
+    """Sends a signal once ``after`` steps are recorded."""
+    metrics = pathlib.Path(workdir) / "metrics.jsonl"
+    limit = time.monotonic() + 120
+    while not metrics.is_file() or metrics.read_text().count("\n") < after:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    process.send_signal(number)
+    return finish(process)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0), (signal.SIGINT, 130)],
+)
+def test_a_stopped_run_continues_to_the_same_end(whole, cache, tmp_path, number, code):
+    workdir = tmp_path / "run"
+    process = start(cache, "train", *words(workdir))
+    got, _, err = stop(process, workdir, number, after=3)
+    assert got == code
+    assert "Traceback" not in err
+    if number != signal.SIGKILL:
+        assert "the same command continues" in err.splitlines()[-1]
+    assert not (workdir / "summary.json").exists()
+    assert python_m(cache, "train", *words(workdir))[0] == 0
+    steps = [row["step"] for row in read_metrics(workdir / "metrics.jsonl")]
+    assert steps == list(range(STEPS))
+    ours, theirs = final_params(workdir), final_params(whole[0])
+    assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
+
+
+def test_more_steps_continue_and_fewer_are_refused(cache, tmp_path):
+    workdir = tmp_path / "run"
+    for steps, begins in ((2, 0), (3, 2)):
+        said = words(workdir, f"--config.train.steps={steps}")
+        assert python_m(cache, "train", *said)[0] == 0
+        rows = read_metrics(workdir / "metrics.jsonl")
+        assert len(rows) == steps > begins
+    said = words(workdir, "--config.train.steps=1")
+    code, _, err = python_m(cache, "train", *said)
+    assert code == 2
+    assert "config.train.steps: expected at least 3" in err
+
+
+def test_training_that_cannot_go_on_is_one_line(cache, tmp_path):
+    said = words(tmp_path / "run", "--config.train.max_log_prob_gap=1e-30")
+    code, out, err = python_m(cache, "train", *said)
+    assert (code, out) == (3, "")
+    assert err.splitlines()[-1].startswith("error: log-prob gap")
+    assert "Traceback" not in err
+
+
+def refused(capsys, *said):
+    """The one line with which a command is refused, in this process."""
+    with pytest.raises(SystemExit) as caught:
+        launch(train.main, train.OPTIONS, required=("config", "workdir"), argv=said)
+    assert caught.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    [error] = [line for line in lines if not line.startswith("warning: ")]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("sampling.grup_size=8", "unknown field; the nearest is config.sampling.group"),
+        ("sampling.group_size=1", "config.sampling.group_size: expected at least 2"),
+        ("memory.retrieval_top_k=0", "retrieval_top_k must be >= 1, got 0"),
+        ("sampling.top_k=5", "config.sampling.top_k: expected 0"),
+        ("policy.path=nowhere", "policy directory 'nowhere': "),
+        ("policy.ref_path=nowhere", "policy directory 'nowhere': "),
+        ("reward.function=nowhere:f", "config.reward.function = 'nowhere:f': "),
+        ("train.demonstrations_path=x", "demonstrations_path: expected a JSONL file"),
+        (
+            "train.warmup_steps=99",
+            "train.decay_steps: expected 0 or above warmup_steps",
+        ),
+        ("mesh.tensor=3", "config.mesh: fsdp x tensor = 3 must divide the number"),
+    ],
+)
+def test_bad_settings_are_one_line(capsys, tmp_path, field, message):
+    error = refused(capsys, *words(tmp_path / "run", f"--config.{field}"))
+    assert error.startswith("error: ")
+    assert message in error
+    assert not (tmp_path / "run").exists(), "the corrected command must be free to run"
+
+
+def babi_words(tmp_path, data_dir):
+    babi = ("--config.env.name=babi", "--config.env.babi.tasks=1")
+    return words(tmp_path / "run", *babi, f"--config.env.data_dir={data_dir}")
+
+
+def test_data_that_is_missing_or_damaged_is_one_line(capsys, tmp_path):
+    error = refused(capsys, *babi_words(tmp_path, tmp_path / "nothing"))
+    assert "config.env.data_dir: expected a folder with bAbI files" in error
+    story = "1 Mary went to the hall.\n2 Where is Mary?\thall\t1\n"
+    (tmp_path / "qa1_x_test.txt").write_text(story)
+    (tmp_path / "qa1_x_train.txt").write_text(
+        story + "1 Ann went to the hall.\nbroken\n"
+    )
+    error = refused(capsys, *babi_words(tmp_path, tmp_path))
+    assert "qa1_x_train.txt, line 4: expected 'NUMBER sentence'" in error
+
+
+def test_a_policy_directory_without_weights_is_one_line(capsys, whole, tmp_path):
+    config = (whole[0] / "policy" / "config.json").read_text()
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "config.json").write_text(config)
+    field = f"--config.policy.path={tmp_path / 'policy'}"
+    error = refused(capsys, *words(tmp_path / "run", field))
+    assert f"policy directory '{tmp_path / 'policy'}': " in error
+    assert "safetensors" in error
+
+
+def test_the_workdir_of_another_run_is_one_line(capsys, whole):
+    error = refused(capsys, *words(whole[0], "--config.seed=5"))
+    assert "holds a run with another config: seed is 0 there and 5 here" in error
+
+
+def test_a_wrong_field_is_refused_before_jax_is_loaded(cache, tmp_path):
+    began = time.monotonic()
+    said = words(tmp_path / "run", "--config.sampling.grup_size=4")
+    code, out, err = python_m(cache, "train", *said)
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: config.sampling.grup_size: unknown field; the nearest is"
+        " config.sampling.group_size\n"
+    )
+    assert time.monotonic() - began < 5
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_table_stands_with_figures_that_are_not_known():
+    nothing = {"mean": None, "ci95": [None, None]}
+    half = {"mean": 0.5, "ci95": [0.4, 0.6]}
+    names = (*MEASURES, "write_recall")
+    summary = {
+        "cold_start": dict.fromkeys(names, nothing) | {"failed": {"sampled": 0}},
+        "trained": dict.fromkeys(names, half) | {"failed": {"sampled": 2}},
+        "seconds": {"train": 61.4},
+    }
+    lines = table(summary)
+    assert lines[1].split() == [
+        *("success,", "sampled", "-", "[-,", "-]", "0.500", "[0.400,", "0.600]")
+    ]
+    assert "2 trajectories failed" in lines[-1]
+    said = "\n".join(closing(summary, None, "here"))
+    assert "training 61" in said
+    assert "gradient norm" not in said

@@ -1,0 +1,72 @@
+import threading
+import time
+
+import pytest
+
+from mempo_jax.rollout.deadline import HungCallError, run_all
+
+
+def give(value):
+    return lambda: value
+
+
+def fail(error):
+    def call():
+        raise error
+
+    return call
+
+
+def test_results_come_in_order_and_exceptions_in_their_place():
+    error = ValueError("no")
+    assert run_all([give(1), fail(error), give(3)], 5) == [1, error, 3]
+    assert run_all([], 5) == []
+
+
+def test_a_hung_call_costs_its_own_place_only():
+    event = threading.Event()
+    began = time.perf_counter()
+    results = run_all([give(1), event.wait, give(3), event.wait, give(5)], 0.15)
+    assert time.perf_counter() - began < 2
+    event.set()
+    assert [results[i] for i in (0, 2, 4)] == [1, 3, 5]
+    for at in (1, 3):
+        assert isinstance(results[at], HungCallError)
+        assert "0.15 s" in str(results[at])
+        assert "config.env.step_timeout_s" in str(results[at])
+
+
+def test_the_limit_is_for_each_call():
+    calls = [lambda: time.sleep(0.1)] * 6
+    assert run_all(calls, 0.4) == [None] * 6
+
+
+def test_calls_run_one_at_a_time_in_one_thread():
+    seen = run_all([threading.get_ident] * 20, 5)
+    assert len(set(seen)) == 1
+    assert seen[0] != threading.get_ident()
+
+
+def test_a_call_that_wakes_up_does_not_go_on_with_the_rest():
+    event, made = threading.Event(), []
+    run_all([event.wait, lambda: made.append(1), lambda: made.append(2)], 0.1)
+    event.set()
+    time.sleep(0.1)
+    assert made == [1, 2]
+
+
+@pytest.mark.parametrize("limit", [0.0005, 0.001, 0.002])
+def test_no_call_is_made_twice_however_close_the_race(limit):
+    for _ in range(60):
+        made = []
+
+        def call(number, made=made):
+            made.append(number)
+            time.sleep(limit)
+            return number
+
+        results = run_all([lambda n=n: call(n) for n in range(4)], limit)
+        assert made == [0, 1, 2, 3]
+        assert len(results) == 4
+        for number, result in enumerate(results):
+            assert result == number or isinstance(result, HungCallError)
