@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
     c = base.get_config()
     c.env.name = "babi"
     # Names and places differ in one word: word overlap tells them apart, and an update
-    # ("John is at office" after "John is at garden") has 3 of 4 words in common.
+    # ("John now at office" after "John now at garden") has 3 of 4 words in common.
     c.memory.embedder = "hashing"
     c.memory.merge_threshold = 0.6
     c.memory.capacity = 12

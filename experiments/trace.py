@@ -27,8 +27,8 @@ flags.DEFINE_integer(
     "task", 0, "index of the held-out task", lower_bound=0, flag_values=OPTIONS
 )
 SAMPLES = 3
-SHORT_COLD_START = 150  # steps; enough for the form of acting
-SHORT_DEMONSTRATIONS = 256
+SHORT_COLD_START = 250  # steps; enough for the form of acting
+SHORT_DEMONSTRATIONS = 512
 
 
 def main(command: Command) -> int:

@@ -135,7 +135,7 @@ class BabiSuite:
         return BabiEnv(stories[at])
 
     def vocabulary(self) -> list[str]:
-        words = {"is", "at", UNKNOWN, "answer", "each"}
+        words = {"is", "now", "at", UNKNOWN, "answer", "each"}
         for stories in self._stories.values():
             for story in stories:
                 for line in story.lines:
@@ -169,7 +169,7 @@ def _interleave(groups: list[list[Story]]) -> list[Story]:
 class BabiExpert:
     """Shows the form of note-keeping, writing each note with one probability.
 
-    A move becomes ``John is at hallway``, a taken thing ``milk is at John``; for a
+    A move becomes ``John now at hallway``, a taken thing ``milk is at John``; for a
     thing put down it first recalls where its bearer is. Other sentences are written
     as they stand. Which sentences will be asked about plays no part.
     """
@@ -184,9 +184,9 @@ class BabiExpert:
         if situation.queries:
             return _note_drop(situation)
         if move := _MOVE.match(text):
-            subject, note = move[1], f"{move[1]} is at {move[2]}"
+            subject, note = move[1], _where(move[1], move[2])
         elif take := _TAKE.match(text):
-            subject, note = take[2], f"{take[2]} is at {take[1]}"
+            subject, note = take[2], _where(take[2], take[1])
         elif drop := _DROP.match(text):
             subject, note = drop[2], None
         else:
@@ -195,16 +195,16 @@ class BabiExpert:
         if rng.random() >= self._write_rate:
             return thought
         if note is None:
-            return f"{thought}<mem_recall> {drop[1]} is at</mem_recall>"
+            return thought + _recall(drop[1])
         return f"{thought}<mem_write> {note}</mem_write>"
 
 
 def _note_drop(situation: Situation) -> str:
     drop = _DROP.match(situation.observation)
-    place = _after(situation.recalled, f"{drop[1]} is at ") if drop else None
+    place = _place_of(drop[1], situation.recalled) if drop else None
     if drop is None or place is None:
         return f"<mem_write> {situation.observation.rstrip('.')}</mem_write>"
-    return f"<mem_write> {drop[2]} is at {place}</mem_write>"
+    return f"<mem_write> {_where(drop[2], place)}</mem_write>"
 
 
 def _answer(situation: Situation) -> str:
@@ -216,19 +216,28 @@ def _answer(situation: Situation) -> str:
         return f"<mem_recall> {text.rstrip('? ')}</mem_recall>"
     subject = where[1] if where else is_in[1]
     if not situation.queries:
-        return f"<think> {subject}</think><mem_recall> {subject} is at</mem_recall>"
-    place = _after(recalled, f"{subject} is at ")
-    if place and place[0].isupper():
-        query = f"{place} is at"
-        if query not in situation.queries:
-            return f"<mem_recall> {query}</mem_recall>"
-        place = _after(recalled, f"{place} is at ")
+        return f"<think> {subject}</think>{_recall(subject)}"
+    place = _place_of(subject, recalled)
+    if place and place[0].isupper():  # a person, who has it
+        if len(situation.queries) == 1:
+            return _recall(place)
+        place = _place_of(place, recalled)
     if is_in and place:
         return f"<act> {'yes' if place == is_in[2] else 'no'}</act>"
     return f"<act> {place or UNKNOWN}</act>"
 
 
-def _after(recalled: tuple[str, ...], start: str) -> str | None:
-    """What follows ``start`` in the best recalled text that begins with it."""
-    found = [t.removeprefix(start) for t in recalled if t.startswith(start)]
+def _where(subject: str, place: str) -> str:
+    """A note; persons and things differ in a word, so that a query tells them apart."""
+    return f"{subject} {'now' if subject[0].isupper() else 'is'} at {place}"
+
+
+def _recall(subject: str) -> str:
+    """Asks for the one memory that begins like a note about ``subject``."""
+    return f'<mem_recall k="1"> {_where(subject, "").rstrip()}</mem_recall>'
+
+
+def _place_of(subject: str, recalled: tuple[str, ...]) -> str | None:
+    start = _where(subject, "")
+    found = [text.removeprefix(start) for text in recalled if text.startswith(start)]
     return found[0].strip() if found else None

@@ -214,7 +214,8 @@ class LedgerSuite:
 class LedgerExpert:
     """Shows the form: spell the topic, then write with one probability for all topics.
 
-    It never learns which topics matter. Asked, it recalls and answers what it finds.
+    It never learns which topics matter. Asked, it recalls the one best memory and
+    answers with the value that it finds there.
     """
 
     def __init__(self, write_rate: float) -> None:
@@ -225,7 +226,8 @@ class LedgerExpert:
         if words[0] == "what":
             who, topic = words[2], words[3]
             if not situation.queries:
-                return f"<think> {topic}</think><mem_recall> {who} {topic}</mem_recall>"
+                thought = f"<think> {topic}</think>"
+                return f'{thought}<mem_recall k="1"> {who} {topic}</mem_recall>'
             value = _look_up(situation.recalled, who, topic)
             thought = f"<think> {who} {topic} {value}</think>"
             return f"{thought}<answer> {value}</answer>"

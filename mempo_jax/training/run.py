@@ -39,7 +39,8 @@ def run(
     Raises:
       ConfigError: something does not fit; nothing was computed.
       RunStopped: training cannot go on; a checkpoint was saved.
-      Preempted: SIGTERM came during training; a checkpoint was saved.
+      Preempted, KeyboardInterrupt: SIGTERM or Ctrl-C during training; a checkpoint
+        was saved.
     """
     place = RunDir(workdir)
     place.check(config)
@@ -152,7 +153,7 @@ def _train(
         )
     with (
         contextlib.closing(saved),
-        _stop_signal() as stop,
+        _stop_signals() as stop,
         MetricsWriter(
             place.path,
             resume_step=first - 1 if first else None,
@@ -175,10 +176,12 @@ def _train(
                     place.save_trajectories(f"step_{done:06d}", trajectories)
                 done += 1
                 progress("training", done, last, _shown(figures))
-                if done % every == 0 or done == last or stop.is_set():
+                if done % every == 0 or done == last or stop:
                     save(done)
-                if stop.is_set():
+                if stop:
                     saved.wait()
+                    if stop[0] == signal.SIGINT:
+                        raise KeyboardInterrupt
                     raise Preempted(f"stopped after step {done} of {last}")
         except RunStopped:
             save(done)
@@ -217,19 +220,28 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stop_signal() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets; a second SIGTERM ends the process at once."""
-    stop = threading.Event()
+def _stop_signals() -> Iterator[list[int]]:
+    """The signals that came: SIGTERM, or SIGINT from Ctrl-C.
+
+    The step under way is finished and saved; a second signal acts at once.
+    """
+    came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield came
         return
+    at_once = {
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+    }
 
     def on_signal(number: int, frame: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        stop.set()
+        came.append(number)
+        for each, handler in at_once.items():
+            signal.signal(each, handler)
 
-    before = signal.signal(signal.SIGTERM, on_signal)
+    before = {number: signal.signal(number, on_signal) for number in at_once}
     try:
-        yield stop
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

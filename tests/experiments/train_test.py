@@ -25,16 +25,9 @@ METRICS = {
     *("reward", "reward_raw/task", "reward_weighted/task", "reward_std_in_group"),
     *("degenerate_groups", "edit_distance", "ops_per_turn/write", "malformed_rate"),
     *("duplicate_rate", "recall_hit_rate", "bank_size", "merge_rate"),
-    *(
-        "recall_ms_p50",
-        "recall_ms_p95",
-        "write_precision",
-        "write_recall",
-        "kl",
-        "entropy",
-    ),
+    *("recall_ms_p50", "recall_ms_p95", "write_precision", "write_recall", "kl"),
     *("clip_fraction", "grad_norm", "abs_advantage", "log_prob_gap", "padding_share"),
-    *("tokens_generated_per_s", "tokens_prefilled_per_s", "compilations"),
+    *("entropy", "tokens_generated_per_s", "tokens_prefilled_per_s", "compilations"),
 }
 
 
@@ -138,16 +131,18 @@ def final_params(workdir):
     return hf.load(str(workdir / "policy"))[1]
 
 
-def stop(process, workdir, number, after):
-    """Sends a signal once ``after`` steps are recorded."""
-    metrics = pathlib.Path(workdir) / "metrics.jsonl"
+def stop(process, file, number, after):
+    """Sends a signal once ``file`` has ``after`` lines."""
     limit = time.monotonic() + 120
-    while not metrics.is_file() or metrics.read_text().count("\n") < after:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < limit
-        time.sleep(0.005)
-    process.send_signal(number)
-    return finish(process)
+    try:
+        while not file.is_file() or file.read_text().count("\n") < after:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < limit
+            time.sleep(0.005)
+        process.send_signal(number)
+        return finish(process)
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize(
@@ -157,7 +152,7 @@ def stop(process, workdir, number, after):
 def test_a_stopped_run_continues_to_the_same_end(whole, cache, tmp_path, number, code):
     workdir = tmp_path / "run"
     process = start(cache, "train", *words(workdir))
-    got, _, err = stop(process, workdir, number, after=3)
+    got, _, err = stop(process, workdir / "metrics.jsonl", number, after=3)
     assert got == code
     assert "Traceback" not in err
     if number != signal.SIGKILL:
@@ -168,6 +163,15 @@ def test_a_stopped_run_continues_to_the_same_end(whole, cache, tmp_path, number,
     assert steps == list(range(STEPS))
     ours, theirs = final_params(workdir), final_params(whole[0])
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
+
+
+def test_sigterm_outside_training_is_one_line(cache, tmp_path):
+    process = start(cache, "train", *words(tmp_path / "run"))
+    claimed = tmp_path / "run" / "config.json"
+    code, out, err = stop(process, claimed, signal.SIGTERM, after=1)
+    assert (code, out) == (0, "")
+    assert err.splitlines()[-1].startswith("SIGTERM: stopped outside training")
+    assert "Traceback" not in err
 
 
 def test_more_steps_continue_and_fewer_are_refused(cache, tmp_path):
