@@ -23,12 +23,13 @@ def get_config() -> ConfigDict:
     c.memory.capacity = 12
     c.memory.retrieval_top_k = 4
     c.context.write_reminder_every = 0
-    c.context.max_context_tokens = 160
-    c.sampling.prefill_buckets = (32, 64, 160)
-    c.train.length_buckets = (40, 88, 128, 176)
+    c.context.max_context_tokens = 120
+    c.sampling.prefill_buckets = (32, 64, 120)
+    c.train.length_buckets = (36, 64, 88, 136)
     c.sampling.max_turns = 240  # stories have up to 130 lines; a question takes 2 or 3
-    c.train.cold_start_steps = 600
+    c.train.cold_start_steps = 500
     c.train.demonstrations = 512
     c.train.steps = 60
+    c.train.decay_steps = 60
     c.train.eval_tasks = 600
     return c

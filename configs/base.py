@@ -126,10 +126,10 @@ def get_config() -> ConfigDict:
     c.train.length_buckets = (32, 60, 112)
     c.train.max_log_prob_gap = 1e-3  # sampler against trainer; above it the run stops
     c.train.max_skipped_updates = 5  # non-finite, in a row; then the run stops
-    c.train.cold_start_steps = 300
+    c.train.cold_start_steps = 450
     c.train.cold_start_rows = 64
     c.train.cold_start_learning_rate = 5e-3
-    c.train.demonstrations = 1_024  # scripted trajectories
+    c.train.demonstrations = 2_048  # scripted trajectories
     c.train.demonstrations_path = ""  # JSONL of trajectories instead
     c.train.checkpoint_every = 10
     c.train.checkpoints_kept = 2

@@ -102,6 +102,10 @@ def attribution(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCredi
     for a write that was never used or stored nothing. Contributions are normalised over
     all writes of the group's valid trajectories (population std; equal ones give 0), so
     that beside a useful write one that was never used pays. Bonus on the write alone.
+
+    Known bias: entries recalled together earn the same, whichever held the answer, and
+    a long interval earns rewards of other questions too. A recall of few entries
+    (``k="1"``) keeps the first small.
     """
     kind = jnp.asarray(ops.kind)
     groups = facts.group_valid.shape[0]

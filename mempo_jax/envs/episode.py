@@ -92,6 +92,11 @@ class Episode:
     def done(self) -> bool:
         return self.status is not Status.RUNNING
 
+    @property
+    def rebuilds(self) -> int:
+        """Contexts that had to be rebuilt because they did not fit any more."""
+        return self._context.rebuilds
+
     def situation(self) -> Situation:
         """For scripted policies: the observation and what this turn's recalls gave."""
         return Situation(self._observation, tuple(self._recalled), tuple(self._queries))

@@ -56,17 +56,21 @@ class Reward:
     total: float
 
 
-def compose(score: float, counts: dict[str, int], settings: RewardSettings) -> Reward:
-    """Args: score in [0, 1]; counts of PENALTIES events of one trajectory.
+def compose(
+    score: float,
+    counts: dict[str, int],
+    settings: RewardSettings,
+    source: str = "the environment's score()",
+) -> Reward:
+    """Args: score in [0, 1]; counts of PENALTIES events of one trajectory; source of
+    the score, for the error.
 
     Raises:
       RewardError: a score that is not one finite number in [0, 1].
     """
-    score = finite(score, "the environment's score()")
+    score = finite(score, source)
     if not 0 <= score <= 1:
-        raise RewardError(
-            f"the environment's score(): expected a number in [0, 1], got {score}"
-        )
+        raise RewardError(f"{source}: expected a number in [0, 1], got {score}")
     raw = {"task": score} | {name: float(counts[name]) for name in PENALTIES}
     weighted = {"task": score * settings.task_weight}
     weighted |= {name: raw[name] * getattr(settings, name) for name in PENALTIES}

@@ -109,6 +109,8 @@ def step_stats(trajectories: Sequence[Trajectory], group_size: int) -> dict[str,
         "tokens_per_trajectory": _mean([float(t.tokens_total) for t in trajectories]),
         "tokens_peak": max((t.tokens_peak for t in trajectories), default=0),
         "failed_trajectories": _failed(trajectories),
+        "rebuilds": _mean([float(t.rebuilds) for t in trajectories]),
+        "truncated_rate": _mean([float(t.status == "truncated") for t in trajectories]),
         "overflow_rate": _mean([float(t.status == "overflow") for t in trajectories]),
     }
     for kind in ("write", "recall", "merge", "delete", "act", "answer", "skip"):

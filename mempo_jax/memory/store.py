@@ -84,9 +84,13 @@ class EntryTable:
     def apply(self, record: OpRecord, embedding: np.ndarray | None, source: str):
         """Changes the table as ``record`` says; ``embedding`` is of ``record.stored``.
 
-        Raises ValueError if the record does not fit the table.
+        Raises ValueError, and changes nothing, if the record does not fit the table.
         """
-        if record.outcome in (OpOutcome.NEW, OpOutcome.MERGED):
+        made = record.outcome in (OpOutcome.NEW, OpOutcome.MERGED)
+        changed = record.outcome in (OpOutcome.RECALLED, OpOutcome.DELETED)
+        for entry_id in (*(record.entry_ids if changed else ()), *record.evicted):
+            self._active(entry_id)  # all are checked before the first is changed
+        if made:
             self._add(record, embedding, source)
         elif record.outcome == OpOutcome.RECALLED:
             for entry_id in record.entry_ids:

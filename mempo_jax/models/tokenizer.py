@@ -111,10 +111,14 @@ class Tokenizer:
             close = close.removeprefix(self.decode([last_id]))
         return self.encode(close + self._chat.continuation(user_text))
 
+    def vocabulary(self) -> dict[str, int]:
+        """Ids by token, added tokens included."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
     def ids_containing(self, texts: Iterable[str]) -> tuple[int, ...]:
         """Sorted ids of the tokens whose own piece contains one of ``texts``."""
         texts = tuple(texts)
-        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        vocabulary = self.vocabulary()
         found = (
             number
             for token, number in vocabulary.items()

@@ -76,7 +76,7 @@ def assemble_trajectories(
 def _fill_ops(ops: OpTable, n: int, trajectory: Trajectory) -> None:
     uses = entry_uses(trajectory.log, len(trajectory.actions))
     for k, record in enumerate(trajectory.log[: ops.kind.shape[1]]):
-        kind = Kind.MALFORMED if record.kind == "malformed" else Kind[_upper(record)]
+        kind = Kind[str(record.kind).upper()]
         ops.kind[n, k] = kind
         ops.turn[n, k] = record.turn
         ops.outcome[n, k] = OUTCOMES.get(record.outcome, Outcome.DONE)
@@ -88,21 +88,20 @@ def _fill_ops(ops: OpTable, n: int, trajectory: Trajectory) -> None:
                 ops.first_use[n, k], ops.last_use[n, k] = min(turns), max(turns)
 
 
-def _upper(record: OpRecord) -> str:
-    return str(record.kind).upper()
-
-
 def entry_uses(log: Sequence[OpRecord], turn_count: int) -> dict[int, list[int]]:
     """For each entry id, the turns whose action had it in context through a recall.
 
     A recall at turn t shows its hits to turn t + 1 and to the turns after it until one
-    that does not recall has acted. A use of a merged entry is a use of its parents.
+    that does not recall has acted; where a context keeps the text for longer, later
+    turns do not count as uses. A use of a merged entry is a use of its parents, unless
+    it superseded them: an outdated text earns nothing by the new one.
     """
     recalls = {r.turn for r in log if r.kind == "recall"}
     parents: dict[int, list[int]] = {}
     uses: dict[int, list[int]] = {}
     for record in log:
-        if record.kind in ("write", "merge") and record.outcome == "merged":
+        joined = record.outcome == "merged" and not record.supersedes
+        if record.kind in ("write", "merge") and joined:
             parents[record.entry_ids[0]] = list(record.entry_ids[1:])
         if record.kind != "recall" or record.turn + 1 >= turn_count:
             continue

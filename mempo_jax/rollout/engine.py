@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -136,8 +137,9 @@ class Engine:
         sampling = self._put(sampling, whole=False)
         for span in self._spans:
             for count in self._rows:
-                for width in self._widths:
-                    if width <= span:
+                # A width may exceed the span: what is fed then fills it in part.
+                for narrower, width in itertools.pairwise((0, *self._widths)):
+                    if narrower < span:
                         self._run_prefill([], count, width, span)
                 for flag in (False, True) if filtered else (False,):
                     self._run_decode([], {}, count, span, 0, sampling, flag)

@@ -29,6 +29,7 @@ class Trajectory:
     useful: frozenset[int]
     reward: Reward | None
     bank_size: int
+    rebuilds: int
     tokens_total: int
     tokens_peak: int
     seconds_recall: list[float]

@@ -56,7 +56,7 @@ def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float
 
 
 def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
-    """At step 0 the frozen reference must be the policy.
+    """Before the first update the frozen reference must be the policy.
 
     Raises:
       RunStopped: the mean k3 divergence is above 1e-6.
@@ -70,7 +70,7 @@ def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
     mean = total / max(1, count)
     if not mean <= MAX_INITIAL_KL:  # NaN stops too
         raise RunStopped(
-            f"mean KL {mean:.3g} at step 0, expected below {MAX_INITIAL_KL:g}: policy "
+            f"mean KL {mean:.3g} before the first update, expected below {MAX_INITIAL_KL:g}: policy "
             "and reference differ; see config.policy.path and config.policy.ref_path"
         )
 

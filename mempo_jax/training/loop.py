@@ -39,8 +39,8 @@ class Trainer:
 
     Args:
       policy: model, tokenizer and initial parameters.
-      reference: parameters that the KL pulls towards, of the same model; None: the
-        initial ones.
+      reference: another policy that the KL pulls towards, with the same vocabulary;
+        None: the initial parameters of ``policy``.
       dump: receives (step, update, arrays) of an update that was not finite.
     """
 
@@ -50,7 +50,7 @@ class Trainer:
         suite: TaskSuite,
         settings: RunSettings,
         mesh: Any,
-        reference: Any = None,
+        reference: parts.Policy | None = None,
         dump: Callable[[int, int, list[Any]], None] = lambda step, update, arrays: None,
     ) -> None:
         self.settings, self.policy, self.suite = settings, policy, suite
@@ -58,7 +58,23 @@ class Trainer:
             policy, suite, settings, mesh
         )
         self.optimiser = make_optimiser(parts.optimiser(settings))
-        self.programs = Programs(
+        self.programs = self._make_programs(policy, mesh)
+        self.state: TrainState = state_from_params(policy.params, self.optimiser, mesh)
+        self._reference_is_initial = reference is None
+        reference = policy if reference is None else reference
+        self.reference = place_params(reference.params, mesh)
+        self._reference_programs = self.programs
+        if reference.config != policy.config:
+            self._reference_programs = self._make_programs(reference, mesh)
+        self._shapes = parts.shapes(settings, mesh)
+        self._reward_function = parts.reward_function(settings)
+        self._dump = dump
+        self._skipped_in_a_row = 0
+        self.compilations = CompilationCounter()
+
+    def _make_programs(self, policy: parts.Policy, mesh: Any) -> Programs:
+        settings = self.settings
+        return Programs(
             policy.model,
             mesh,
             self.optimiser,
@@ -66,15 +82,6 @@ class Trainer:
             parts.advantage(settings),
             settings.credit,
         )
-        self.state: TrainState = state_from_params(policy.params, self.optimiser, mesh)
-        own = reference is None
-        self.reference = place_params(policy.params if own else reference, mesh)
-        self._reference_is_initial = own
-        self._shapes = parts.shapes(settings, mesh)
-        self._reward_function = parts.reward_function(settings)
-        self._dump = dump
-        self._skipped_in_a_row = 0
-        self.compilations = CompilationCounter()
 
     def warm_up(self) -> None:
         """Compiles every program for every shape a run can meet."""
@@ -84,6 +91,7 @@ class Trainer:
         for length in self._shapes.length_buckets:
             rows = _filler_rows(self._shapes.rows_of(length), length)
             old, _ = self.programs.score(self.state.params, rows, 1.0)
+            self._reference_programs.score(self.reference, rows, 1.0)
             inputs = self.programs.loss_inputs(
                 filler, np.zeros(filler.valid.size, np.float32)
             )
@@ -129,13 +137,16 @@ class Trainer:
         arrays = assemble_trajectories(
             trajectories, len(trajectories) // size, self._shapes
         )
+        spread = reward_spread(arrays)
         arrays, share = self._drop_degenerate(arrays)
         figures = self._update(step, trajectories, arrays)
         ended = time.perf_counter()
         figures |= step_stats(trajectories, size)
-        figures |= reward_spread(arrays)
+        figures |= spread
         figures["degenerate_groups"] = share
         figures |= self._speeds(counters, sampled - began, ended - sampled)
+        trained = figures["trained_tokens"] / figures["seconds_training"]
+        figures["tokens_trained_per_s"] = trained
         figures["compilations"] = self.compilations.count - before
         return figures, trajectories
 
@@ -145,10 +156,11 @@ class Trainer:
         counted = [t for t in trajectories if t.reward is not None]
         values = call_reward_function(self._reward_function, counted)
         weights = self.settings.reward.weights()
+        source = f"config.reward.function = {self.settings.reward.function!r}"
         for trajectory, value in zip(counted, values, strict=True):
             raw = trajectory.reward.raw
             counts = {k: int(v) for k, v in raw.items() if k != "task"}
-            trajectory.reward = compose(value, counts, weights)
+            trajectory.reward = compose(value, counts, weights, source)
             earned = trajectory.reward.weighted["task"]
             trajectory.turn_reward = [0.0] * len(trajectory.turn_reward)
             trajectory.turn_reward[-1:] = [earned]
@@ -169,7 +181,7 @@ class Trainer:
         scored = [[item for item, _ in batch] for batch in made]
         flat = [item for batch in scored for item in batch]
         gap = checks.log_prob_gap(flat, self.settings.train.max_log_prob_gap)
-        if step == 0 and self._reference_is_initial:
+        if self._reference_is_initial and int(self.state.step) == 0:
             checks.reference_is_policy(flat)
         figures = [
             self._apply_batch(step, at, batch, arrays)
@@ -203,7 +215,7 @@ class Trainer:
         """(rows, old, reference log-probs), and the entropy at each token."""
         temperature = self.settings.sampling.temperature
         old, entropy = self.programs.score(self.state.params, rows, temperature)
-        ref, _ = self.programs.score(self.reference, rows, temperature)
+        ref, _ = self._reference_programs.score(self.reference, rows, temperature)
         return (rows, old, ref), entropy
 
     def _apply_batch(

@@ -81,19 +81,20 @@ def run(
     return summary
 
 
-def _policies(settings: RunSettings, suite) -> tuple[parts.Policy, Any]:
-    """The policy before the cold start, and other reference parameters if any."""
+def _policies(settings: RunSettings, suite) -> tuple[parts.Policy, parts.Policy | None]:
+    """The policy before the cold start, and another reference policy if any."""
     ref_path = settings.policy.ref_path
     policy = parts.initial_policy(suite, settings)
     if not ref_path:
         return policy, None
     reference = parts.load_policy(ref_path, settings)
-    if reference.config != policy.config:
+    if reference.tokenizer.vocabulary() != policy.tokenizer.vocabulary():
         raise parts.ConfigError(
-            f"config.policy.ref_path = {ref_path!r}: expected the policy's "
-            f"architecture {policy.config}, got {reference.config}"
+            f"config.policy.ref_path = {ref_path!r}: expected the policy's vocabulary "
+            f"of {policy.tokenizer.vocab_size} tokens, got another one of "
+            f"{reference.tokenizer.vocab_size}"
         )
-    return policy, reference.params
+    return policy, reference
 
 
 def _initial_policy(

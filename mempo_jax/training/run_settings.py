@@ -117,10 +117,15 @@ def _ranges(s: RunSettings) -> Iterator[str]:
             f"config.reward: {s.reward.weights().active()} are active; more than four "
             "components are hard to balance, set one to 0"
         )
+    if 0 < s.train.decay_steps < s.train.steps:
+        yield (
+            f"config.train.steps = {s.train.steps}: from step {s.train.decay_steps} "
+            "(train.decay_steps) on the learning rate is 0; raise train.decay_steps"
+        )
     if s.objective.advantage_ddof == 1:
         yield "config.objective.advantage_ddof = 1: retune train.learning_rate"
-    if s.policy.ref_path and s.policy.ref_path != s.policy.path:
+    if s.policy.ref_path:
         yield (
-            "config.policy.ref_path differs from policy.path: the KL pulls towards "
-            "another model than the initial policy"
+            "config.policy.ref_path is set: the KL pulls towards that model, which may "
+            "differ from the initial policy; it is not checked to start at 0"
         )

@@ -1,7 +1,8 @@
 """The run directory: what a run writes, where, and how it is found again.
 
-    config.json · metrics.jsonl · trajectories/ · checkpoints/ · cold_start/ (initial
-    policy and its evaluation) · policy/ (trained) · skipped/ · summary.json
+    config.json · metrics.jsonl · tensorboard/ · trajectories/ · checkpoints/ ·
+    cold_start/ (initial policy) · policy/ (trained) · evaluation_cold_start.json ·
+    evaluation_trained.json · skipped/ (batches of updates not finite) · summary.json
 
 Directories that must be whole are written beside their place and renamed.
 """

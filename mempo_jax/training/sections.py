@@ -17,6 +17,8 @@ from mempo_jax.settings import ConfigError
 
 SUITES = ("ledger", "babi")
 DTYPES = ("float32", "bfloat16")
+JUDGES = ("lexical", "always")
+EMBEDDERS = ("static", "hashing")
 
 
 def require(ok: bool, field: str, expected: str, got: Any) -> None:
@@ -60,6 +62,9 @@ class MemorySection:
 
     def __post_init__(self) -> None:
         self.bank()
+        require(self.judge in JUDGES, "memory.judge", f"one of {JUDGES}", self.judge)
+        ok = self.embedder in EMBEDDERS
+        require(ok, "memory.embedder", f"one of {EMBEDDERS}", self.embedder)
 
     def bank(self) -> BankConfig:
         """The bank's own settings; every bank field comes from this section."""

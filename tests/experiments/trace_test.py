@@ -117,6 +117,7 @@ def test_each_op_is_told_whole():
         useful=frozenset(),
         reward=Reward({"task": 1.0}, {"task": 1.0}, 0.95),
         bank_size=1,
+        rebuilds=0,
         tokens_total=0,
         tokens_peak=0,
         seconds_recall=[],

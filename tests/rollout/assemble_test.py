@@ -138,6 +138,12 @@ def test_a_use_of_a_merged_entry_is_a_use_of_what_went_into_it():
     assert rows[3][4] == Outcome.MERGED
 
 
+def test_what_was_superseded_earns_nothing_by_the_new_version():
+    update = dataclasses.replace(write(1, 1, "merged", parents=(0,)), supersedes=True)
+    rows = table([write(0, 0), update, recall(2, 1)], turns=4)
+    assert [row[2:4] for row in rows[:2]] == [(-1, -1), (3, 3)]
+
+
 def test_a_recall_before_the_merge_is_a_use_of_the_parent_alone():
     log = [
         write(0, 0),
