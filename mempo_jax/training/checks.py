@@ -70,8 +70,9 @@ def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
     mean = total / max(1, count)
     if not mean <= MAX_INITIAL_KL:  # NaN stops too
         raise RunStopped(
-            f"mean KL {mean:.3g} before the first update, expected below {MAX_INITIAL_KL:g}: policy "
-            "and reference differ; see config.policy.path and config.policy.ref_path"
+            f"mean KL {mean:.3g} before the first update, expected below "
+            f"{MAX_INITIAL_KL:g}: policy and reference differ; see config.policy.path "
+            "and config.policy.ref_path"
         )
 
 

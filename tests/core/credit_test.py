@@ -211,6 +211,14 @@ def test_uniform_is_the_action_mask():
     assert not bonus.any()
 
 
+def test_entries_recalled_together_earn_alike_but_one_never_recalled_pays():
+    """The known bias of attribution, stated: access is not yet usefulness."""
+    ops = _table([_write(0, 3), _write(1, 3), _write(2)])
+    credit = _assign(ops, ("attribution",), reward=[[0, 0, 0, 1.0]])
+    together, _, unused = np.asarray(credit.bonus[0, :3])
+    assert credit.bonus[0, 1] == together > 0 > unused
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

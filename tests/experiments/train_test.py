@@ -220,6 +220,8 @@ def refused(capsys, *said):
             "train.warmup_steps=99",
             "train.decay_steps: expected 0 or above warmup_steps",
         ),
+        ("memory.judge=foo", "config.memory.judge: expected one of"),
+        ("memory.embedder=foo", "config.memory.embedder: expected one of"),
         ("mesh.tensor=3", "config.mesh: fsdp x tensor = 3 must divide the number"),
     ],
 )

@@ -1,5 +1,6 @@
 import pytest
 
+from mempo_jax.memory.parser import Grammar, closing_tags
 from mempo_jax.models.nano import build_nano, nano_config
 from mempo_jax.models.tokenizer import Tokenizer
 
@@ -70,3 +71,13 @@ def test_the_decoder_fits_the_tokenizer():
     )
     assert config.vocab_size == tokenizer.vocab_size
     assert (config.head_dim, config.mlp_width, config.tied) == (16, 96, True)
+
+
+def test_every_tag_of_the_grammar_is_one_token():
+    tokenizer, grammar = build_nano([], []), Grammar()
+    tags = [*grammar.kinds(), grammar.think]
+    spelled = [f"<{t}>" for t in tags if t not in (grammar.merge, grammar.delete)]
+    spelled += [f"</{t}>" for t in tags] + [*closing_tags()]
+    spelled += [f'<{grammar.merge} ids="', f'<{grammar.delete} ids="', '"/>', '">']
+    spelled += [f'<{grammar.recall} k="', f'<{grammar.write} title="']
+    assert [len(tokenizer.encode(tag)) for tag in spelled] == [1] * len(spelled)

@@ -228,6 +228,18 @@ def test_nothing_compiles_after_warm_up(engine):
     assert engine.counters.compilations == before
 
 
+def test_a_width_above_the_span_is_warmed_up_too():
+    engine = make_engine(prefill_buckets=(4, 48), span_buckets=(32,))
+    engine.set_params(make_params())
+    engine.warm_up()
+    before = engine.counters.compilations
+    for length in (3, 20, 31, 40):  # 20 and 31 need width 48 in a span of 32
+        engine.set_params(make_params())
+        context = prompts([length])[0]
+        engine.generate([request(0, context, max_new_tokens=1)], temperature=1.0)
+    assert engine.counters.compilations == before
+
+
 def test_counters_add_up(engine):
     start = (engine.counters.tokens_fed, engine.counters.tokens_generated)
     requests = [request(i, tokens) for i, tokens in enumerate(prompts([5, 6]))]

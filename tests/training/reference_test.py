@@ -1,0 +1,51 @@
+"""The reference of the KL: the initial policy, checked; or another model."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.training import parts
+from mempo_jax.training.checks import RunStopped
+from mempo_jax.training.loop import Trainer
+from mempo_jax.training.run_settings import from_config
+from tests.experiments.tiny import get_config
+
+
+@pytest.fixture(scope="module")
+def setting():
+    config = get_config()
+    config.env.ledger.max_turns = 2
+    config.sampling.drop_degenerate = False
+    config.train.minibatches = 1
+    settings = from_config(config.to_dict())
+    suite = parts.make_suite(settings)
+    mesh = parts.make_mesh(1, 1, 1)
+    return settings, suite, mesh, parts.make_nano(suite, settings)
+
+
+def test_a_smaller_reference_serves_and_pulls(setting):
+    settings, suite, mesh, policy = setting
+    config = dataclasses.replace(
+        policy.config, width=8, heads=1, kv_heads=1, head_dim=8
+    )
+    model = LanguageModel(config, "float32")
+    params = model.init(jax.random.key(1))
+    small = parts.Policy(config, model, policy.tokenizer, params)
+    trainer = Trainer(policy, suite, settings, mesh, reference=small)
+    figures, _ = trainer.step(0)
+    assert figures["kl_first_update"] > 1e-4
+    assert figures["log_prob_gap"] < 1e-4
+
+
+def test_the_own_reference_starts_at_zero_and_a_changed_one_stops(setting):
+    settings, suite, mesh, policy = setting
+    trainer = Trainer(policy, suite, settings, mesh)
+    trainer.reference = jax.tree.map(lambda x: x * 1.5, trainer.reference)
+    with pytest.raises(RunStopped, match="policy and reference differ"):
+        trainer.step(0)
+    trainer = Trainer(policy, suite, settings, mesh)
+    figures, _ = trainer.step(0)
+    assert figures["kl_first_update"] < 1e-6
+    assert figures["compilations"] > 0
