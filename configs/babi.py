@@ -27,9 +27,10 @@ def get_config() -> ConfigDict:
     c.sampling.prefill_buckets = (32, 64, 120)
     c.train.length_buckets = (36, 64, 88, 136)
     c.sampling.max_turns = 240  # stories have up to 130 lines; a question takes 2 or 3
+    c.train.micro_batch_tokens = 1_024
     c.train.cold_start_steps = 500
     c.train.demonstrations = 512
-    c.train.steps = 60
-    c.train.decay_steps = 60
+    c.train.steps = 40
+    c.train.decay_steps = 40
     c.train.eval_tasks = 600
     return c

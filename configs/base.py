@@ -114,15 +114,15 @@ def get_config() -> ConfigDict:
     c.objective.divide_by_std = True
 
     c.train = ConfigDict()
-    c.train.steps = 90
+    c.train.steps = 110
     c.train.learning_rate = 5e-4
     c.train.warmup_steps = 0  # steps of a linear rise of the learning rate
-    c.train.decay_steps = 90  # step at which a cosine has brought it to 0; 0 = constant
+    c.train.decay_steps = 140  # step at which a cosine would reach 0; 0 = constant
     c.train.weight_decay = 0.0
     c.train.adam_b2 = 0.99
     c.train.grad_clip = 1.0
     c.train.minibatches = 2  # optimiser updates per step
-    c.train.micro_batch_tokens = 1_024  # padded tokens in one forward pass
+    c.train.micro_batch_tokens = 512  # padded tokens in one forward pass
     c.train.length_buckets = (32, 60, 112)
     c.train.max_log_prob_gap = 1e-3  # sampler against trainer; above it the run stops
     c.train.max_skipped_updates = 5  # non-finite, in a row; then the run stops

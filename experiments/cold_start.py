@@ -44,6 +44,10 @@ def main(command: Command) -> int:
     suite, mesh = parts.make_suite(settings), parts.make_run_mesh(settings)
     policy = parts.initial_policy(suite, settings)
     try:
+        out.mkdir(parents=True, exist_ok=True)  # what cannot be made is told at once
+    except OSError as error:
+        raise ConfigError(f"--out={out}: {error}") from error
+    try:
         params = cold_start(policy, suite, settings, mesh, bars)
     except RunStopped as error:
         bars.close()

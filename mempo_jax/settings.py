@@ -64,10 +64,14 @@ def section(cls: type[T], config: Mapping[str, Any], name: str) -> T:
                 f"{path}.{part}: this section is missing{_hint(part, known, path)}"
             )
         value, path = value[part], f"{path}.{part}"
-    return _build(cls, value, path)
+    return build(cls, value, path)
 
 
-def _build(cls: type[T], value: Any, path: str) -> T:
+def build(cls: type[T], value: Any, path: str) -> T:
+    """Builds ``cls`` from its mapping ``value``, as ``section`` does.
+
+    ``path`` is what the errors call it, as in ``config.train``.
+    """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path}: expected a section, got {value!r}")
     types_by_name = typing.get_type_hints(cls)
@@ -81,11 +85,11 @@ def _build(cls: type[T], value: Any, path: str) -> T:
         raise ConfigError(
             f"{path}.{missing}: missing; expected {_spell(types_by_name[missing])}"
         )
-    typed = {
+    values = {
         field: _typed(types_by_name[field], value[field], f"{path}.{field}")
         for field in fields
     }
-    return cls(**typed)
+    return cls(**values)
 
 
 def _hint(name: str, names: Iterable[str], path: str) -> str:
@@ -96,7 +100,7 @@ def _hint(name: str, names: Iterable[str], path: str) -> str:
 def _typed(expected: Any, value: Any, path: str) -> Any:
     """``value`` as the annotation ``expected`` wants it, or a ConfigError."""
     if dataclasses.is_dataclass(expected):
-        return _build(expected, value, path)
+        return build(expected, value, path)
     origin = typing.get_origin(expected)
     if origin in (typing.Union, types.UnionType):
         return _typed_union(expected, value, path)

@@ -223,7 +223,8 @@ def _answer(situation: Situation) -> str:
             return _recall(place)
         place = _place_of(place, recalled)
     if is_in and place:
-        return f"<act> {'yes' if place == is_in[2] else 'no'}</act>"
+        answer = "yes" if place == is_in[2] else "no"
+        return f"<think> {place} {is_in[2]}</think><act> {answer}</act>"
     return f"<act> {place or UNKNOWN}</act>"
 
 

@@ -33,8 +33,13 @@ class BankFileError(ValueError):
 
 
 def save(bank, directory) -> None:
-    """Writes ``bank`` to ``directory``; cut off, it leaves the previous save whole."""
+    """Writes ``bank`` to ``directory``; cut off, it leaves the previous save whole.
+
+    Raises:
+      BankFileError: something else than a saved bank is there; it is left alone.
+    """
     target = pathlib.Path(directory)
+    _check_replaceable(target)
     fresh = target.with_name(f"{target.name}.tmp-{os.getpid()}")
     if fresh.exists():
         shutil.rmtree(fresh)
@@ -120,6 +125,18 @@ def _damaged(path: pathlib.Path) -> str:
     return (
         f"{path} is missing, cut off or altered: its checksum is not the one saved; "
         "restore the directory from another save"
+    )
+
+
+def _check_replaceable(target: pathlib.Path) -> None:
+    known = {_META, _ENTRIES, _LOG, _VECTORS}
+    if not target.exists():
+        return
+    if target.is_dir() and {each.name for each in target.iterdir()} <= known:
+        return
+    raise BankFileError(
+        f"{target}: expected a new directory, an empty one or a saved bank; what is "
+        "there would be lost: save to another place"
     )
 
 

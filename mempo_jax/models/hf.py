@@ -112,7 +112,7 @@ def _set(tree: dict[str, Any], path: str, value) -> None:
 
 
 def _check_complete(path, table, tensors, config) -> None:
-    """Missing, unused and misshapen tensors, all in one error."""
+    """Missing, unused, misshapen and not finite tensors, all in one error."""
     expected = {}
     for entry in table:
         shape = entry.shape[::-1] if entry.turned else entry.shape
@@ -123,6 +123,11 @@ def _check_complete(path, table, tensors, config) -> None:
         f"{name} has shape {list(tensors[name].shape)}, expected {list(shape)}"
         for name, shape in expected.items()
         if name in tensors and tensors[name].shape != shape
+    ]
+    problems += [
+        f"{name} has values that are not finite"
+        for name, tensor in tensors.items()
+        if not np.isfinite(tensor).all()
     ]
     if problems:
         raise ValueError(
@@ -151,7 +156,13 @@ def _read_tensors(path: Path) -> dict[str, np.ndarray]:
     if not (path / _INDEX).is_file():
         return _read_file(path / _WEIGHTS)
     tensors = {}
-    index = read_json(path / _INDEX)["weight_map"]
+    index = read_json(path / _INDEX).get("weight_map")
+    if not isinstance(index, dict) or not all(
+        isinstance(v, str) for v in index.values()
+    ):
+        raise ValueError(
+            f"{path / _INDEX}: expected an object weight_map, from tensor to file name"
+        )
     for name in sorted(set(index.values())):
         tensors.update(_read_file(path / name))
     return tensors

@@ -192,7 +192,14 @@ def _generation_stop_ids(path: Path) -> tuple[int, ...]:
     """``eos_token_id`` of a generation_config.json, which may be one id or several."""
     if not path.is_file():
         return ()
-    stops = json.loads(path.read_text()).get("eos_token_id")
-    if stops is None:
-        return ()
-    return tuple(stops) if isinstance(stops, list) else (stops,)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        stops = content.get("eos_token_id")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: expected a JSON object: {error}") from error
+    listed = [] if stops is None else stops if isinstance(stops, list) else [stops]
+    if not all(isinstance(number, int) for number in listed):
+        raise ValueError(
+            f"{path}: expected eos_token_id to be an id or a list of ids, got {stops!r}"
+        )
+    return tuple(listed)

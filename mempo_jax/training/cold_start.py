@@ -58,9 +58,14 @@ def demonstration_segments(
         if count % 16 == 0 or count == train.demonstrations:
             progress("demonstrations", count, train.demonstrations, {})
     if not segments:
+        if train.demonstrations_path:
+            raise ConfigError(
+                f"{train.demonstrations_path}: expected at least one demonstration, "
+                "got none; see config.train.demonstrations_path"
+            )
         raise ConfigError(
-            f"{train.demonstrations_path}: expected at least one demonstration, got "
-            "none; see config.train.demonstrations_path"
+            "config.context.max_context_tokens: expected room for the first turn of a "
+            f"task, got {settings.context.max_context_tokens}: no demonstration fits"
         )
     return segments
 

@@ -251,16 +251,22 @@ def reward_function(settings: RunSettings) -> Callable[[Any], Any] | None:
     """The user's reward function, imported; None for the task score.
 
     Raises:
-      ConfigError: the module or the function does not exist.
+      ConfigError: the module or the function does not exist, or is not callable.
     """
     name = settings.reward.function
     if not name:
         return None
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        function = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"config.reward.function = {name!r}: {error}") from error
+    if not callable(function):
+        raise ConfigError(
+            f"config.reward.function = {name!r}: expected a function, got "
+            f"{type(function).__name__}"
+        )
+    return function
 
 
 def _model(config: DecoderConfig, settings: RunSettings) -> LanguageModel:

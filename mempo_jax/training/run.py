@@ -45,7 +45,7 @@ def run(
     place = RunDir(workdir)
     place.check(config)
     finished = place.load_json("summary.json")
-    if finished is not None and finished["steps"] == settings.train.steps:
+    if finished is not None and finished.get("steps") == settings.train.steps:
         return finished
     suite = parts.make_suite(settings)
     parts.reward_function(settings)

@@ -13,7 +13,7 @@ from typing import Any
 from mempo_jax.core.credit import CreditSettings
 from mempo_jax.envs.context import ContextSettings
 from mempo_jax.envs.episode import EpisodeSettings
-from mempo_jax.settings import ConfigError, section
+from mempo_jax.settings import ConfigError, build
 from mempo_jax.training.sections import (
     EnvSection,
     LogSection,
@@ -26,6 +26,8 @@ from mempo_jax.training.sections import (
     TrainSection,
     require,
 )
+
+BFLOAT16_GAP = 0.1  # sampler against trainer, both in bfloat16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +81,7 @@ def from_config(config: Mapping[str, Any]) -> RunSettings:
       ConfigError: in one line, what does not fit.
     """
     try:
-        return section(RunSettings, {"config": config}, "config")
+        return build(RunSettings, config, "config")
     except ConfigError:
         raise
     except ValueError as error:
@@ -121,6 +123,13 @@ def _ranges(s: RunSettings) -> Iterator[str]:
         yield (
             f"config.train.steps = {s.train.steps}: from step {s.train.decay_steps} "
             "(train.decay_steps) on the learning rate is 0; raise train.decay_steps"
+        )
+    gap = s.train.max_log_prob_gap
+    if s.policy.compute_dtype == "bfloat16" and gap < BFLOAT16_GAP:
+        yield (
+            f"config.train.max_log_prob_gap = {gap}: in bfloat16 (config.policy."
+            "compute_dtype) rounding alone exceeds it and stops the run; "
+            f"{BFLOAT16_GAP} leaves room"
         )
     if s.objective.advantage_ddof == 1:
         yield "config.objective.advantage_ddof = 1: retune train.learning_rate"

@@ -25,6 +25,7 @@ from mempo_jax.settings import ConfigError
 
 # Fields that a continued run may change: they alter nothing that was done already.
 FREE_FIELDS = ("train.steps", "log.trajectories_every")
+RESULTS = ("summary.json", "checkpoints")  # never there without a config.json
 
 
 class RunDir:
@@ -41,17 +42,23 @@ class RunDir:
         """Checks that the directory is free, or holds a run with this config.
 
         Raises:
-          ConfigError: it holds another run's config, names the fields; or is no
-            directory.
+          ConfigError: it holds another run's config, names the fields; results of
+            a run whose config is lost; or it is no directory.
         """
         file = self.path / "config.json"
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--workdir={self.path}: expected a directory")
         if not file.is_file():
+            left = [name for name in RESULTS if (self.path / name).exists()]
+            if left:
+                raise ConfigError(
+                    f"--workdir={self.path} holds {', '.join(left)} of a run without "
+                    "its config.json, so it cannot be told which; use another --workdir"
+                )
             return
         try:
             old = flatten(json.loads(file.read_text(encoding="utf-8")))
-        except ValueError as error:
+        except (ValueError, AttributeError) as error:
             raise ConfigError(
                 f"{file}: expected the config of a run, as JSON: {error}; use another "
                 "--workdir"
@@ -108,8 +115,25 @@ class RunDir:
         write_text(self.path / name, json.dumps(value, indent=1) + "\n")
 
     def load_json(self, name: str) -> Any | None:
+        """An object that ``save_json`` wrote, None without the file.
+
+        Raises:
+          ConfigError: the file is damaged.
+        """
         file = self.path / name
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        if not file.is_file():
+            return None
+        try:
+            value = json.loads(file.read_text(encoding="utf-8"))
+            if isinstance(value, dict):
+                return value
+            problem = f"got {type(value).__name__}"
+        except ValueError as error:
+            problem = str(error)
+        raise ConfigError(
+            f"{file}: expected a JSON object: {problem}; remove the file, and the same "
+            "command makes it again"
+        )
 
     def dump_update(self, step: int, update: int, batch: Sequence[Any]) -> None:
         """Keeps the arrays of an update that was skipped, for a look at its cause."""

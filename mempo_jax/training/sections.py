@@ -88,7 +88,8 @@ class RewardSection:
 
     def __post_init__(self) -> None:
         self.weights()
-        ok = not self.function or self.function.count(":") == 1
+        module, colon, name = self.function.partition(":")
+        ok = not self.function or (module and colon and name and ":" not in name)
         require(ok, "reward.function", "'package.module:function'", self.function)
 
     def weights(self) -> RewardSettings:

@@ -70,6 +70,7 @@ def test_the_policy_of_a_run_is_found(capsys, tmp_path):
     ("said", "message"),
     [
         (["--out=configs"], "--out=configs: expected a new or an empty directory"),
+        (["--out=/dev/null/x"], "--out=/dev/null/x: [Errno 20]"),
         (
             ["--out=x", "--config.train.cold_start_steps=0"],
             "config.train.cold_start_steps: expected at least 1",

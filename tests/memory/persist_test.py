@@ -121,3 +121,15 @@ def test_another_version_is_refused(tmp_path):
 def test_no_bank_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         Bank.load(tmp_path / "nowhere", EMBEDDER)
+
+
+def test_what_is_no_bank_is_not_replaced(tmp_path):
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    file.write_text("mine")
+    for place in (folder, file):
+        with pytest.raises(BankFileError, match="expected a new directory"):
+            busy_bank().save(place)
+    assert (folder / "notes.txt").read_text() == file.read_text() == "mine"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]

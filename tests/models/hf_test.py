@@ -204,3 +204,23 @@ def test_a_config_that_is_no_json_is_named(saved):
     (saved / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json is not a readable JSON"):
         hf.load(saved)
+
+
+def test_weights_that_are_not_finite_are_refused(saved):
+    tensors = load_file(saved / "model.safetensors")
+    tensors["model.norm.weight"][1] = np.nan
+    save_file(tensors, saved / "model.safetensors")
+    with pytest.raises(
+        ValueError, match=r"model\.norm\.weight has values that are not"
+    ):
+        hf.load(saved)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}']
+)
+def test_an_index_without_a_weight_map_is_named(saved, text):
+    (saved / "model.safetensors").unlink()
+    (saved / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ValueError, match=r"index\.json: expected an object weight_map"):
+        hf.load(saved)

@@ -135,3 +135,11 @@ def test_without_template_or_end_it_is_refused():
     plain += "{% if add_generation_prompt %}assistant: {% endif %}"
     with pytest.raises(ValueError, match="no token that ends a turn"):
         Tokenizer(byte_level(template=plain, unk_token="</"))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"eos_token_id": "x"}'])
+def test_a_damaged_generation_config_is_named(tmp_path, text):
+    TOKENIZER.save(tmp_path)
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"generation_config\.json: expected"):
+        Tokenizer.load(tmp_path)

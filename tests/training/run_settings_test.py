@@ -1,0 +1,47 @@
+"""Errors and advice of a whole config."""
+
+import pytest
+
+from configs import base
+from mempo_jax.settings import ConfigError
+from mempo_jax.training import parts
+from mempo_jax.training.run_settings import advice, from_config
+from tests.experiments import tiny
+
+NOT_CALLABLE = 3
+
+
+def settings(make=tiny.get_config, **changes):
+    config = make()
+    with config.ignore_type():
+        config.update_from_flattened_dict(changes)
+    return from_config(config.to_dict())
+
+
+def test_a_wrong_type_is_named_by_its_path_once():
+    with pytest.raises(ConfigError, match=r"^config\.memory\.capacity: expected int"):
+        settings(**{"memory.capacity": None})
+
+
+def test_the_defaults_ask_for_no_advice():
+    assert advice(settings(base.get_config)) == []
+
+
+def test_bfloat16_wants_room_in_the_gap():
+    half = {"policy.compute_dtype": "bfloat16"}
+    (said,) = [a for a in advice(settings(**half)) if "bfloat16" in a]
+    assert said.startswith("config.train.max_log_prob_gap = 0.001: ")
+    wide = advice(settings(**half, **{"train.max_log_prob_gap": 0.1}))
+    assert not any("bfloat16" in a for a in wide)
+
+
+@pytest.mark.parametrize("name", [":x", "x:", "x", "a:b:c"])
+def test_a_reward_function_is_spelled_module_and_function(name):
+    with pytest.raises(ConfigError, match=r"expected 'package.module:function'"):
+        settings(**{"reward.function": name})
+
+
+def test_a_reward_function_must_be_callable():
+    name = f"{__name__}:NOT_CALLABLE"
+    with pytest.raises(ConfigError, match="expected a function, got int"):
+        parts.reward_function(settings(**{"reward.function": name}))

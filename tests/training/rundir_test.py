@@ -1,0 +1,36 @@
+"""A run directory whose files were lost or damaged between two runs."""
+
+import pytest
+
+from mempo_jax.settings import ConfigError
+from mempo_jax.training.rundir import RunDir
+
+CONFIG = {"seed": 0, "train": {"steps": 2}}
+
+
+def test_the_same_config_may_come_back_and_another_may_not(tmp_path):
+    place = RunDir(str(tmp_path / "run"))
+    place.claim(CONFIG)
+    place.check(CONFIG | {"train": {"steps": 9}})
+    with pytest.raises(ConfigError, match="seed is 0 there and 1 here"):
+        place.check(CONFIG | {"seed": 1})
+
+
+@pytest.mark.parametrize("result", ["summary.json", "checkpoints"])
+def test_results_without_a_config_are_not_taken_for_this_run(tmp_path, result):
+    (tmp_path / result).mkdir()
+    with pytest.raises(ConfigError, match=f"holds {result} of a run without"):
+        RunDir(str(tmp_path)).claim(CONFIG)
+    assert not (tmp_path / "config.json").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{", "\xff"])
+def test_a_damaged_file_is_named(tmp_path, text):
+    place = RunDir(str(tmp_path))
+    for name in ("config.json", "summary.json"):
+        (tmp_path / name).write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match=r"config\.json: expected"):
+        place.check(CONFIG)
+    with pytest.raises(ConfigError, match=r"summary\.json: expected a JSON object"):
+        place.load_json("summary.json")
+    assert place.load_json("absent.json") is None
