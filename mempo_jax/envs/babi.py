@@ -151,11 +151,12 @@ def _load(data_dir: str, task: int, split: str, max_lines: int) -> list[Story]:
     path = find_file(data_dir, task, split)
     limit = max_lines if split == "train" else sys.maxsize
     stories = [s for s in read_stories(path, task) if len(s.lines) <= limit]
-    if not stories:
+    asked = (line.answer is not None for story in stories for line in story.lines)
+    if not any(asked):
         most = f" of at most {max_lines} lines" if split == "train" else ""
         raise DataError(
-            f"{path}: expected at least one story{most}, got none; change config.env."
-            "babi.tasks or config.env.babi.max_train_lines"
+            f"{path}: expected at least one story{most} with a question, got none; "
+            "change config.env.babi.tasks or config.env.babi.max_train_lines"
         )
     return stories
 

@@ -162,7 +162,7 @@ class Bank(BankView):
         self, ids, *, text: str | None = None, step: int, token_span=None
     ) -> MergeResult:
         """One new entry of two or more; without a text, of their texts joined."""
-        ids, text = tuple(ids), (text or "").strip()
+        ids, text = gates.plain_ids(ids), (text or "").strip()
         draft = OpRecord(step, OpKind.MERGE, "", ids, token_span=token_span, text=text)
         error = gates.ids_error(self._table, ids, least=2)
         if not error and text:
@@ -175,7 +175,7 @@ class Bank(BankView):
 
     def delete(self, ids, *, step: int, token_span=None) -> DeleteResult:
         """Turns entries into tombstones, all or none of them."""
-        ids = tuple(ids)
+        ids = gates.plain_ids(ids)
         draft = OpRecord(step, OpKind.DELETE, "", ids, token_span=token_span)
         error = gates.ids_error(self._table, ids, least=1)
         if not self._refused(draft, error):

@@ -127,6 +127,11 @@ class Gates:
         return tuple(e.id for e in active[: table.active_count + 1 - capacity])
 
 
+def plain_ids(ids) -> tuple:
+    """Ids as Python integers where they are integers of numpy; others as they are."""
+    return tuple(i.item() if isinstance(i, np.integer) else i for i in ids)
+
+
 def ids_error(table: EntryTable, ids: tuple, least: int) -> str | None:
     """What forbids an op on these ids, or None."""
     if len(ids) < least:

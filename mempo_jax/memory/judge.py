@@ -151,6 +151,8 @@ def _against_all(statement: str, old: str) -> Verdict:
 def compare(new: str, old: str) -> Verdict:
     """Verdict on two single statements."""
     a, b = _read(new), _read(old)
+    if not _WORD.search(new):  # signs alone: only the text itself can be compared
+        return Verdict.REPEATS if new.strip() == old.strip() else Verdict.OTHER
     if a.words == b.words:
         return Verdict.REPEATS if a.denied == b.denied else Verdict.UPDATES
     if not a.words or not b.words:

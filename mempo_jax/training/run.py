@@ -52,6 +52,22 @@ def run(
     mesh = parts.make_run_mesh(settings)
     policy, reference = _policies(settings, suite)
     place.claim(config)
+    with place.locked():
+        return _stages(
+            settings, config, suite, mesh, policy, reference, place, progress
+        )
+
+
+def _stages(
+    settings: RunSettings,
+    config: Mapping[str, Any],
+    suite,
+    mesh,
+    policy: parts.Policy,
+    reference: parts.Policy | None,
+    place: RunDir,
+    progress: Progress,
+) -> dict[str, Any]:
     seconds: dict[str, float] = {}
     with _timed(seconds, "cold_start"):
         policy = _initial_policy(policy, settings, suite, mesh, place, progress)

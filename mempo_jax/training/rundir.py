@@ -9,12 +9,14 @@ Directories that must be whole are written beside their place and renamed.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,6 +39,26 @@ class RunDir:
         self.policy = self.path / "policy"
         self.checkpoints = self.path / "checkpoints"
         self.trajectories = self.path / "trajectories"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other runs out; the system frees it when this process ends, however.
+
+        Raises:
+          ConfigError: another process runs in this directory.
+        """
+        if jax.process_index() != 0:  # the first process speaks for all of a run
+            yield
+            return
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(
+                    f"--workdir={self.path}: another process is running there; wait for "
+                    "it, or use another --workdir"
+                ) from error
+            yield
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Checks that the directory is free, or holds a run with this config.
@@ -92,7 +114,8 @@ class RunDir:
 
     def release(self) -> None:
         """Gives the directory back where nothing was computed after ``claim``."""
-        (self.path / "config.json").unlink(missing_ok=True)
+        for name in ("config.json", "lock"):
+            (self.path / name).unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
 

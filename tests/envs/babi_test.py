@@ -203,3 +203,11 @@ def test_the_expert_solves_official_stories(data_dir):
     scores = [run_expert(suite, "test", index) for index in range(60)]
     scores += [run_expert(suite, "train", index) for index in range(60)]
     assert np.mean(scores) > 0.95
+
+
+def test_stories_without_a_question_are_refused(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / f"qa1_x_{split}.txt").write_text("1 Ann went to the hall.\n")
+    settings = BabiSettings(tasks=(1,), max_train_lines=9, write_rate=0.5)
+    with pytest.raises(DataError, match="with a question, got none"):
+        BabiSuite(settings, str(tmp_path), 0)

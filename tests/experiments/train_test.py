@@ -166,7 +166,8 @@ def test_a_stopped_run_continues_to_the_same_end(whole, cache, tmp_path, number,
 
 
 def test_sigterm_outside_training_is_one_line(cache, tmp_path):
-    process = start(cache, "train", *words(tmp_path / "run"))
+    endless = "--config.train.cold_start_steps=1000000"
+    process = start(cache, "train", *words(tmp_path / "run", endless))
     claimed = tmp_path / "run" / "config.json"
     code, out, err = stop(process, claimed, signal.SIGTERM, after=1)
     assert (code, out) == (0, "")
@@ -217,7 +218,7 @@ def refused(capsys, *said):
         ("reward.function=nowhere:f", "config.reward.function = 'nowhere:f': "),
         ("train.demonstrations_path=x", "demonstrations_path: expected a JSONL file"),
         (
-            "train.warmup_steps=99",
+            "train.warmup_steps=199",
             "train.decay_steps: expected 0 or above warmup_steps",
         ),
         ("memory.judge=foo", "config.memory.judge: expected one of"),

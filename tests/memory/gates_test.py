@@ -263,3 +263,12 @@ def test_merge_rate_is_measured_and_warns_above_thirty_percent(static):
     assert bank.merge_rate == pytest.approx(18 / 19)
     with pytest.warns(UserWarning, match="raise memory.merge_threshold"):
         bank.write("the code is 99", step=20)
+
+
+def test_numpy_ids_are_ids():
+    bank = Bank(BankConfig(), make_embedder("hashing"))
+    for step, text in enumerate(("ann phone 17", "ben desk 23", "cleo badge 41")):
+        bank.write(text, step=step)
+    assert bank.merge(np.array([0, 1]), step=3).outcome == "merged"
+    assert bank.delete(np.array([2]), step=4).outcome == "deleted"
+    assert type(bank.log[-1].entry_ids[0]) is int

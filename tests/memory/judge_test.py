@@ -66,3 +66,9 @@ def test_updated_keeps_what_is_untouched():
     old = "ann phone 17\nbob email 23. carl sleeps"
     assert updated([old, "ann phone 18"]) == "bob email 23.\ncarl sleeps\nann phone 18"
     assert updated(["ann phone 17", "ann phone 18"]) == "ann phone 18"
+
+
+def test_signs_alone_are_compared_as_they_stand():
+    assert lexical("\U0001f600", "\u200b") == Verdict.OTHER
+    assert lexical("\U0001f600", "\U0001f600") == Verdict.REPEATS
+    assert lexical("\U0001f600", "the code is 17") == Verdict.OTHER

@@ -34,3 +34,12 @@ def test_a_damaged_file_is_named(tmp_path, text):
     with pytest.raises(ConfigError, match=r"summary\.json: expected a JSON object"):
         place.load_json("summary.json")
     assert place.load_json("absent.json") is None
+
+
+def test_two_runs_do_not_share_a_directory(tmp_path):
+    first, second = RunDir(str(tmp_path)), RunDir(str(tmp_path))
+    taken = pytest.raises(ConfigError, match="another process is running")
+    with first.locked(), taken, second.locked():
+        pass
+    with second.locked():
+        pass
