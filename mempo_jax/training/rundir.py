@@ -55,8 +55,8 @@ class RunDir:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise ConfigError(
-                    f"--workdir={self.path}: another process is running there; wait for "
-                    "it, or use another --workdir"
+                    f"--workdir={self.path}: another process is running there; wait "
+                    "for it, or use another --workdir"
                 ) from error
             yield
 
