@@ -100,16 +100,6 @@ class Trajectories(NamedTuple):
     valid: Array
 
 
-class TrajectoryBatch(NamedTuple):
-    """One optimiser step's data: rows grouped by padded length, and their trajectories.
-
-    ``rows`` is a tuple of ``Rows`` (one a micro-batch, shapes from a fixed set).
-    """
-
-    rows: tuple[Rows, ...]
-    trajectories: Trajectories
-
-
 class TrainState(NamedTuple):
     """What an optimiser step changes: parameters, optimiser state, step counter."""
 

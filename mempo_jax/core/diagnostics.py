@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from mempo_jax.core.advantages import degenerate
-from mempo_jax.core.masking import masked_mean, masked_sum
+from mempo_jax.core.masking import masked_mean
 from mempo_jax.types import Array
 
 
@@ -31,21 +31,3 @@ def group_figures(
         "advantage_abs_mean": masked_mean(jnp.abs(advantage), valid),
         "valid_share": jnp.mean(valid.astype(jnp.float32)),
     }
-
-
-def credit_sums(weight: Array, bonus: Array, op_id: Array, mask: Array) -> dict:
-    """Sums over counted tokens, [B, T] each; divide each by the number of tokens.
-
-    weighted counts tokens whose weight is not 0, with_bonus those with a bonus,
-    op_tokens those that spell an op.
-    """
-    return {
-        "weighted": masked_sum(weight != 0, mask),
-        "with_bonus": masked_sum(bonus != 0, mask),
-        "op_tokens": masked_sum(jnp.asarray(op_id) >= 0, mask),
-    }
-
-
-def padding_share(token_mask: Array) -> Array:
-    """Share of [B, T] that is padding."""
-    return 1 - jnp.mean(jnp.asarray(token_mask).astype(jnp.float32))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from mempo_jax.core.advantages import AdvantageSettings, group_advantage
+from mempo_jax.core.diagnostics import group_figures
 from mempo_jax.training.loss import counted
 from mempo_jax.types import Array, Rows, Trajectories
 
@@ -40,9 +43,31 @@ def mean_figures(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return means
 
 
-def reward_spread(arrays: Trajectories) -> dict[str, Any]:
-    spread = [row[ok].std() for row, ok in zip(arrays.reward, arrays.valid) if ok.any()]
-    return {"reward_std_in_group": float(np.mean(spread)) if spread else None}
+def group_metrics(
+    arrays: Trajectories, settings: AdvantageSettings
+) -> dict[str, float | None]:
+    """What the groups of a step look like, before any is dropped.
+
+    reward_std_in_group, degenerate_groups (share whose rewards are all equal) and
+    no_outcome_groups (share whose task scores are); None where nobody counts.
+    """
+    made = jax.device_get(_group_figures(arrays, settings))
+    some = bool(arrays.valid.any())
+    return {
+        name: float(made[key]) if some else None
+        for name, key in (
+            ("reward_std_in_group", "reward_std"),
+            ("degenerate_groups", "degenerate_share"),
+            ("no_outcome_groups", "no_outcome_share"),
+            ("group_abs_advantage", "advantage_abs_mean"),
+        )
+    }
+
+
+@functools.partial(jax.jit, static_argnames="settings")
+def _group_figures(arrays: Trajectories, settings: AdvantageSettings):
+    facts = arrays.reward, arrays.task_score, arrays.valid
+    return group_figures(*facts, group_advantage(*facts, settings))
 
 
 def padding_share(batches: Iterable[Rows]) -> float | None:

@@ -22,10 +22,10 @@ from mempo_jax.training import checks, parts
 from mempo_jax.training.compilations import CompilationCounter
 from mempo_jax.training.figures import (
     device_bytes,
+    group_metrics,
     mean_entropy,
     mean_figures,
     padding_share,
-    reward_spread,
 )
 from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.run_settings import RunSettings
@@ -137,13 +137,12 @@ class Trainer:
         arrays = assemble_trajectories(
             trajectories, len(trajectories) // size, self._shapes
         )
-        spread = reward_spread(arrays)
-        arrays, share = self._drop_degenerate(arrays)
+        groups = group_metrics(arrays, parts.advantage(self.settings))
+        arrays = self._drop_degenerate(arrays)
         figures = self._update(step, trajectories, arrays)
         ended = time.perf_counter()
         figures |= step_stats(trajectories, size)
-        figures |= spread
-        figures["degenerate_groups"] = share
+        figures |= groups
         figures |= self._speeds(counters, sampled - began, ended - sampled)
         trained = figures["trained_tokens"] / figures["seconds_training"]
         figures["tokens_trained_per_s"] = trained
@@ -165,12 +164,12 @@ class Trainer:
             trajectory.turn_reward = [0.0] * len(trajectory.turn_reward)
             trajectory.turn_reward[-1:] = [earned]
 
-    def _drop_degenerate(self, arrays: Trajectories) -> tuple[Trajectories, float]:
-        """Marks groups of equal rewards invalid; returns their share as well."""
+    def _drop_degenerate(self, arrays: Trajectories) -> Trajectories:
+        """Marks groups of equal rewards invalid, if they are to be dropped."""
+        if not self.settings.sampling.drop_degenerate:
+            return arrays
         flat = np.asarray(jax.device_get(degenerate(arrays.reward, arrays.valid)))
-        if self.settings.sampling.drop_degenerate:
-            arrays = arrays._replace(valid=arrays.valid & ~flat[:, None])
-        return arrays, float(flat.mean())
+        return arrays._replace(valid=arrays.valid & ~flat[:, None])
 
     def _update(
         self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories

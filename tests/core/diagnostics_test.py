@@ -22,20 +22,3 @@ def test_group_figures_hand_numbers():
     assert set(figures) == set(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(figures[name], value, rtol=1e-6, err_msg=name)
-
-
-def test_credit_sums_hand_numbers():
-    weight = np.array([[1.0, 0.0, 0.5, 1.0]])
-    bonus = np.array([[0.0, 0.0, -1.0, 1.0]])
-    op_id = np.array([[-1, -1, 0, 1]])
-    mask = np.array([[True, True, True, False]])
-    sums = diagnostics.credit_sums(weight, bonus, op_id, mask)
-    assert {k: float(v) for k, v in sums.items()} == {
-        "weighted": 2,
-        "with_bonus": 1,
-        "op_tokens": 1,
-    }
-
-
-def test_padding_share():
-    assert diagnostics.padding_share(np.array([[True, True, True, False]])) == 0.25

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from mempo_jax.core.advantages import AdvantageSettings
 from mempo_jax.training import figures
 from mempo_jax.types import Rows
 from tests.training import step_case
@@ -52,6 +53,11 @@ def test_the_spread_of_rewards_is_that_of_counted_members():
     reward = np.array([[0, 1, 0, 1], [5, 5, 5, 99]], np.float32)
     valid = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)
     facts = facts._replace(reward=reward, valid=valid)
-    assert figures.reward_spread(facts) == {"reward_std_in_group": 0.25}
+    facts = facts._replace(task_score=np.zeros_like(reward))
+    settings = AdvantageSettings(1e-4, 0, True, False)
+    got = figures.group_metrics(facts, settings)
+    assert got["reward_std_in_group"] == 0.25
+    assert got["degenerate_groups"] == 0.5
+    assert got["no_outcome_groups"] == 1
     nobody = facts._replace(valid=np.zeros_like(valid))
-    assert figures.reward_spread(nobody) == {"reward_std_in_group": None}
+    assert set(figures.group_metrics(nobody, settings).values()) == {None}
