@@ -224,7 +224,7 @@ def test_the_expert_writes_every_topic_equally_often():
 def test_the_expert_recalls_then_answers_what_it_found():
     expert, rng = LedgerSuite(settings(), 0).expert(), np.random.default_rng(0)
     first = expert(Situation("what is ann phone", (), ()), rng)
-    assert first == "<think> phone</think><mem_recall> ann phone</mem_recall>"
+    assert first == '<think> phone</think><mem_recall k="1"> ann phone</mem_recall>'
     recalled = ("ben phone 33", "ann phone 21")
     answer = expert(Situation("what is ann phone", recalled, ("ann phone",)), rng)
     assert answer.endswith("</think><answer> 21</answer>")
