@@ -25,7 +25,7 @@ from mempo_jax.training.state import make_optimiser, state_from_params
 from mempo_jax.training.step import Programs
 from mempo_jax.types import Rows
 
-SMALLEST_STRATUM = 0.02  # of all rows; rarer lengths are not drawn on their own
+SMALLEST_STRATUM = 0.02  # of all rows; rarer lengths are drawn with a longer one
 
 Progress = Callable[[str, int, int, dict[str, Any]], None]
 
@@ -143,7 +143,11 @@ def _batches(
 def by_length(
     segments: Sequence[Segment], buckets: Sequence[int]
 ) -> dict[int, list[Segment]]:
-    """Segments by the bucket that holds them; buckets of too few join a longer one."""
+    """Segments by the bucket that holds them; buckets of too few join a longer one.
+
+    The longest bucket in use has none to join and is drawn as often as the others,
+    however few rows it holds.
+    """
     strata: dict[int, list[Segment]] = {}
     for segment in segments:
         strata.setdefault(bucket_of(len(segment.tokens), buckets), []).append(segment)

@@ -2,7 +2,8 @@
 
     config.json · metrics.jsonl · tensorboard/ · trajectories/ · checkpoints/ ·
     cold_start/ (initial policy) · policy/ (trained) · evaluation_cold_start.json ·
-    evaluation_trained.json · skipped/ (batches of updates not finite) · summary.json
+    evaluation_trained.json · skipped/ (batches of updates not finite) · summary.json ·
+    lock (held while a process runs there)
 
 Directories that must be whole are written beside their place and renamed.
 """

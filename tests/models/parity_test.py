@@ -36,12 +36,6 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _only_when_selected(request):
-    if "parity" not in (request.config.option.markexpr or ""):
-        pytest.skip("selected by -m parity only")
-
-
 def random_params(config):
     import jax
 
