@@ -43,7 +43,10 @@ def main(command: Command) -> int:
     from mempo_jax.training.metrics import read_metrics
     from mempo_jax.training.run import Preempted, run
 
+    came: list[int] = []
+
     def preempted(number: int, frame: object) -> None:
+        came.append(number)
         raise Preempted("stopped outside training, where only whole stages are saved")
 
     workdir, bars = command.options.workdir, Bars()
@@ -56,6 +59,13 @@ def main(command: Command) -> int:
     except Preempted as stop:
         bars.close()
         print(f"SIGTERM: {stop}; {CONTINUE}", file=sys.stderr)
+        return 0
+    except Exception as error:
+        if not came:
+            raise
+        bars.close()  # compiled code made an error of its own of the signal
+        what = f"stopped outside training, as {type(error).__name__}"
+        print(f"SIGTERM: {what}; {CONTINUE}", file=sys.stderr)
         return 0
     except KeyboardInterrupt:
         bars.close()

@@ -22,8 +22,12 @@ from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.rundir import RunDir, identity
 
 
-class Preempted(Exception):
-    """SIGTERM: what was computed is saved, and the run can be continued."""
+class Preempted(BaseException):
+    """SIGTERM: what was computed is saved, and the run can be continued.
+
+    No Exception, like KeyboardInterrupt: it may be raised within any call, and what
+    guards that call against faults must let it pass.
+    """
 
 
 def run(
