@@ -10,6 +10,7 @@ Exit codes: 0 done, or stopped by SIGTERM with its state saved; 2 something in t
 command or its input does not fit; 3 training cannot go on; 130 stopped by Ctrl-C.
 """
 
+import os
 import pathlib
 import signal
 import sys
@@ -59,14 +60,14 @@ def main(command: Command) -> int:
     except Preempted as stop:
         bars.close()
         print(f"SIGTERM: {stop}; {CONTINUE}", file=sys.stderr)
-        return 0
+        return _leave() if came else 0
     except Exception as error:
         if not came:
             raise
         bars.close()  # compiled code made an error of its own of the signal
         what = f"stopped outside training, as {type(error).__name__}"
         print(f"SIGTERM: {what}; {CONTINUE}", file=sys.stderr)
-        return 0
+        return _leave()
     except KeyboardInterrupt:
         bars.close()
         print(f"interrupted; {CONTINUE} from the last checkpoint", file=sys.stderr)
@@ -78,6 +79,13 @@ def main(command: Command) -> int:
     lines = [*table(summary), *closing(summary, steps[-1] if steps else None, workdir)]
     print("\n".join(lines))
     return 0
+
+
+def _leave() -> int:
+    """Ends the process here: a compilation cut off by a signal may still be running,
+    and taking the interpreter down around it can crash."""
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
