@@ -4,6 +4,7 @@ from mempo_jax.memory.bank import Bank
 from mempo_jax.memory.config import BankConfig
 from mempo_jax.memory.embedding import Embedder, make_embedder
 from mempo_jax.memory.entry import Entry, Reason, Status
+from mempo_jax.memory.hygiene import Hygiene
 from mempo_jax.memory.judge import Verdict
 from mempo_jax.memory.ops import (
     Op,
@@ -14,7 +15,6 @@ from mempo_jax.memory.ops import (
     error_message,
 )
 from mempo_jax.memory.parser import Grammar, Limits, closing_tags, parse_ops
-from mempo_jax.memory.persist import BankFileError
 from mempo_jax.memory.replay import replay
 from mempo_jax.memory.results import (
     DeleteResult,
@@ -23,6 +23,7 @@ from mempo_jax.memory.results import (
     Summary,
     WriteResult,
 )
+from mempo_jax.memory.snapshot import BankFileError
 
 __all__ = [
     "Bank",
@@ -33,6 +34,7 @@ __all__ = [
     "Entry",
     "Grammar",
     "Hit",
+    "Hygiene",
     "Limits",
     "MergeResult",
     "Op",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
-from mempo_jax.memory import gates, persist
+from mempo_jax.memory import arguments, gates, persist
 from mempo_jax.memory.config import BankConfig
 from mempo_jax.memory.embedding import Embedder
 from mempo_jax.memory.entry import Entry, full_text
-from mempo_jax.memory.judge import Judge, make_judge
+from mempo_jax.memory.history import BankHistory
 from mempo_jax.memory.ops import OpError, OpKind, OpOutcome, OpRecord
 from mempo_jax.memory.rerank import mmr
 from mempo_jax.memory.results import (
@@ -21,40 +21,20 @@ from mempo_jax.memory.results import (
     MergeResult,
     WriteResult,
 )
-from mempo_jax.memory.view import BankView
 
 _RATE_WARNING = 0.30
 _RATE_LEAST_WRITES = 20  # accepted writes before the merge rate means anything
-_MADE = (OpOutcome.NEW, OpOutcome.MERGED)
 
 
-class Bank(BankView):
+class Bank(BankHistory):
     """Entries, their index and the op log of one trajectory.
 
     Every change is an ``OpRecord`` that is applied and logged. Faults of the policy
-    come back as outcome ``error``; only faults of the caller raise.
+    come back as outcome ``error``; only faults of the caller raise (TypeError,
+    ValueError), and so do faults of the embedder, the judge and ``summarise``: then
+    nothing has changed. A step is a turn index of this task, from 0. It may go
+    backwards; the log keeps the order in which ops ran.
     """
-
-    def __init__(
-        self,
-        config: BankConfig,
-        embedder: Embedder,
-        trajectory_id: str = "",
-        *,
-        judge: Judge | None = None,
-        summarise: Callable[[str, int], str] | None = None,
-    ):
-        """An empty bank.
-
-        Args:
-          config: settings. embedder: shared by all banks of a run.
-          trajectory_id: source of what is written here.
-          judge: (new, old) -> Verdict; by ``config.judge`` if None.
-          summarise: (text, max_chars) -> text, shortens concatenations over
-            ``merge_max_chars``; without it they are cut, the newest part kept.
-        """
-        super().__init__(config, embedder, trajectory_id)
-        self._gates = gates.Gates(config, make_judge(config.judge, judge), summarise)
 
     @classmethod
     def from_texts(
@@ -70,7 +50,7 @@ class Bank(BankView):
         ``callables``: judge and summarise, as in the constructor. Raises ValueError for
         an empty or over-long text, or for more texts than the cap.
         """
-        texts = list(texts)
+        texts = [arguments.text("from_texts: a text", text) for text in texts]
         if 0 < config.capacity < len(texts):
             raise ValueError(
                 f"from_texts: expected at most {config.capacity} texts, "
@@ -84,10 +64,11 @@ class Bank(BankView):
                     f"expected 1 to {config.max_entry_chars}, memory.max_entry_chars"
                 )
         rows = bank._embed(texts) if texts else ()
-        bank._reset(
+        entries = (
             Entry(i, None, text, row, 0, 0, 0, trajectory_id)
             for i, (text, row) in enumerate(zip(texts, rows))
         )
+        bank._start(bank._table_of(entries))
         return bank
 
     @classmethod
@@ -104,12 +85,12 @@ class Bank(BankView):
     ) -> WriteResult:
         """Stores ``text`` unless an entry says it already; see ``Gates.write``."""
         draft = OpRecord(
-            step,
+            arguments.turn("write", step),
             OpKind.WRITE,
             "",
-            token_span=token_span,
-            text=text,
-            title=title or None,
+            token_span=arguments.span("write", token_span),
+            text=arguments.text("write: text", text),
+            title=arguments.optional_text("write: title", title) or None,
         )
         error = self._gates.text_error(text, title)
         if self._refused(draft, error):
@@ -117,9 +98,19 @@ class Bank(BankView):
         vector = self._embed([full_text(draft.title, text)])[0]
         record = self._gates.write(draft, self._table, vector)
         same = (record.title, record.stored) == (draft.title, text)
-        self.apply(record, vector if same else None)
+        self._change(record, vector if same else None)
         self._warn_of_merges()
         return WriteResult(record.outcome, record.entry_ids[0], record.similarity)
+
+    def questions(
+        self, text: str, *, title: str | None = None
+    ) -> list[tuple[str, str]]:
+        """The (new, old) pairs that ``write`` would ask the judge about just now."""
+        refused = self._gates.text_error(text, title) or not self.config.enabled
+        if refused or not len(self):
+            return []
+        text = full_text(title or None, text)
+        return self._gates.questions(text, self._table, self._embed([text])[0])
 
     def recall(
         self,
@@ -137,11 +128,15 @@ class Bank(BankView):
         Raises ValueError for ``k`` below 1.
         """
         cap = self.config.retrieval_top_k
-        if k is not None and k < 1:
-            raise ValueError(f"recall: expected k >= 1 or None, got {k!r}")
-        k = cap if k is None else min(k, cap)
+        k = cap if k is None else min(arguments.integer("recall: k", k, 1), cap)
+        error = arguments.optional_text("recall: error", error)
         draft = OpRecord(
-            step, OpKind.RECALL, "", token_span=token_span, text=query, k=k
+            arguments.turn("recall", step),
+            OpKind.RECALL,
+            "",
+            token_span=arguments.span("recall", token_span),
+            text=arguments.text("recall: query", query),
+            k=k,
         )
         if self._refused(draft, None):
             return []
@@ -155,93 +150,60 @@ class Bank(BankView):
             similarity=max((similarity for _, similarity in chosen), default=0.0),
             error=error,
         )
-        self.apply(record)
+        self._change(record)
         return [Hit(self._table[i], similarity) for i, similarity in chosen]
 
     def merge(
         self, ids, *, text: str | None = None, step: int, token_span=None
     ) -> MergeResult:
         """One new entry of two or more; without a text, of their texts joined."""
-        ids, text = gates.plain_ids(ids), (text or "").strip()
-        draft = OpRecord(step, OpKind.MERGE, "", ids, token_span=token_span, text=text)
+        ids = gates.plain_ids("merge", ids)
+        draft = OpRecord(
+            arguments.turn("merge", step),
+            OpKind.MERGE,
+            "",
+            ids,
+            token_span=arguments.span("merge", token_span),
+            text=(arguments.optional_text("merge: text", text) or "").strip(),
+        )
+        text = draft.text
         error = gates.ids_error(self._table, ids, least=2)
         if not error and text:
             error = self._gates.text_error(text, None)
         if self._refused(draft, error):
             return MergeResult(self.log[-1].outcome, -1, error)
         record = self._gates.merge(draft, self._table, ids, text or None, False)
-        self.apply(record)
+        self._change(record)
         return MergeResult(record.outcome, record.entry_ids[0])
 
     def delete(self, ids, *, step: int, token_span=None) -> DeleteResult:
         """Turns entries into tombstones, all or none of them."""
-        ids = gates.plain_ids(ids)
-        draft = OpRecord(step, OpKind.DELETE, "", ids, token_span=token_span)
+        ids = gates.plain_ids("delete", ids)
+        draft = OpRecord(
+            arguments.turn("delete", step),
+            OpKind.DELETE,
+            "",
+            ids,
+            token_span=arguments.span("delete", token_span),
+        )
         error = gates.ids_error(self._table, ids, least=1)
         if not self._refused(draft, error):
-            self.apply(dataclasses.replace(draft, outcome=OpOutcome.DELETED))
+            self._change(dataclasses.replace(draft, outcome=OpOutcome.DELETED))
         return DeleteResult(self.log[-1].outcome, error)
 
     def note(
         self, kind: str, *, step: int, error=None, token_span=None, text: str = ""
     ) -> None:
         """Logs an op that does not touch the bank: malformed, skip, act, answer."""
-        outcome = OpOutcome.ERROR if error else OpOutcome.NOTED
-        self.log.append(
-            OpRecord(step, kind, outcome, error=error, token_span=token_span, text=text)
+        record = OpRecord(
+            arguments.turn("note", step),
+            OpKind(kind),
+            OpOutcome.ERROR if error else OpOutcome.NOTED,
+            error=arguments.optional_text("note: error", error),
+            token_span=arguments.span("note", token_span),
+            text=arguments.text("note: text", text),
         )
-
-    def fork(self, trajectory_id: str) -> Bank:
-        """An independent bank that starts from these entries, with an empty log."""
-        twin = self._sibling(trajectory_id)
-        twin._table = self._table.fork()
-        twin._initial = twin._table.base
-        return twin
-
-    def at(self, step: int) -> Bank:
-        """An independent bank as this one stood after turn ``step`` (-1: at the start).
-
-        The log is applied up to its first record of a later turn.
-        """
-        past = self.start()
-        for record in self.log:
-            if record.turn > step:
-                break
-            made = record.outcome in _MADE
-            past.apply(
-                record, self._table[record.entry_ids[0]].embedding if made else None
-            )
-        return past
-
-    def start(self) -> Bank:
-        """An independent bank as this one stood before its log began."""
-        past = self._sibling(self.trajectory_id)
-        past._reset(self._initial)
-        return past
-
-    def apply(self, record: OpRecord, embedding: np.ndarray | None = None) -> None:
-        """Changes the bank as ``record`` says and logs it: the one way it changes.
-
-        ``embedding`` float32 [dim] of the entry that it makes; embedded here if None.
-        Raises ValueError, and changes nothing, if the record does not fit the bank.
-        """
-        if record.outcome in _MADE and embedding is None:
-            embedding = self._embed([full_text(record.title, record.stored)])[0]
-        self._table.apply(record, embedding, self.trajectory_id)
         self.log.append(record)
-        if record.kind == OpKind.WRITE and record.outcome in _MADE:
-            self._accepted += 1
-            self._merged += record.outcome == OpOutcome.MERGED
-
-    def _sibling(self, trajectory_id: str) -> Bank:
-        rules = self._gates
-        return type(self)(
-            self.config,
-            self.embedder,
-            trajectory_id,
-            judge=rules.judge,
-            summarise=rules.summarise,
-        )
 
     def _refused(self, draft: OpRecord, error: OpError | None) -> bool:
         """Logs an op that has no effect, for an error or because memory is off."""

@@ -33,6 +33,8 @@ class BankConfig:
     enabled: bool = True
 
     def __post_init__(self):
+        for field in dataclasses.fields(self):
+            _require_kind(field.name, getattr(self, field.name), type(field.default))
         _require(self.capacity >= 0, "capacity", self.capacity, ">= 0 (0: no cap)")
         for name in (
             "retrieval_top_k",
@@ -50,6 +52,12 @@ class BankConfig:
             self.merge_threshold,
             "in [-1, 1.01] (above 1: nothing is ever similar)",
         )
+
+
+def _require_kind(field: str, value, kind: type) -> None:
+    kinds = (int, float) if kind is float else kind  # a boolean is no number
+    right = isinstance(value, kinds) and isinstance(value, bool) == (kind is bool)
+    _require(right, field, value, f"of type {kind.__name__}")
 
 
 def _require(holds: bool, field: str, value, bound: str) -> None:

@@ -1,4 +1,4 @@
-"""Texts to unit vectors: one protocol, a bounded cache, two embedders without torch."""
+"""Texts to unit vectors: one protocol, a bounded cache, embedders by name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from mempo_jax.memory import static_embedding
+from mempo_jax.memory.sentence_embedding import SentenceEmbedder
 
 _WORD = re.compile(r"\w+", re.UNICODE)
 
@@ -82,7 +83,7 @@ class CachedEmbedder:
             missing = [t for t in dict.fromkeys(texts) if t not in self._rows]
         fresh = {}
         if missing:
-            rows = self._embedder.embed(missing)
+            rows = self._checked(self._embedder.embed(missing), len(missing))
             fresh = {text: _frozen(row) for text, row in zip(missing, rows)}
         with self._lock:
             if len(texts) == 1:
@@ -94,13 +95,25 @@ class CachedEmbedder:
         if row is None:
             row = fresh.get(text)
             if row is None:  # pushed out by this very batch
-                row = _frozen(self._embedder.embed([text])[0])
+                row = _frozen(self._checked(self._embedder.embed([text]), 1)[0])
             self._rows[text] = row
             if len(self._rows) > self._capacity:
                 self._rows.popitem(last=False)
         else:
             self._rows.move_to_end(text)
         return row
+
+    def _checked(self, rows, count: int) -> np.ndarray:
+        """What does not fit is never remembered: it would outlive its cause."""
+        shape, got = (count, self.dim), getattr(rows, "shape", None)
+        fits = got == shape and rows.dtype == np.float32 and np.isfinite(rows).all()
+        if not fits:
+            raise ValueError(
+                f"embedder {self.name!r}: expected finite float32 rows of shape {shape}"
+                f", got {getattr(rows, 'dtype', type(rows).__name__)} {got}; see "
+                "memory.embedder"
+            )
+        return rows
 
 
 def _frozen(row: np.ndarray) -> np.ndarray:
@@ -142,19 +155,35 @@ def make_embedder(name: str, *, cache_size: int = 20_000, **settings) -> Embedde
     """An embedder behind a cache of ``cache_size`` texts (0: no cache).
 
     Args:
-      name: ``hashing`` (``dim``, 256 if not given) or ``static``.
+      name: ``hashing`` (``dim``, 256 if not given), ``static``, or
+        ``sentence_transformers`` (``model``, a local directory or a name on a hub; see
+        ``SentenceEmbedder``).
 
     Raises:
-      ValueError: for an unknown name. FileNotFoundError: ``static`` without its wheel.
+      ValueError: for an unknown name, a setting too many, or a model that cannot be
+        read. FileNotFoundError: ``static`` without its wheel. ImportError:
+        ``sentence_transformers`` without the package.
     """
     if name == "hashing":
         embedder = HashingEmbedder(settings.pop("dim", 256))
     elif name == "static":
         embedder = StaticEmbedder()
+    elif name == "sentence_transformers":
+        embedder = _sentence_embedder(settings)
     else:
         raise ValueError(
-            f"embedder must be 'hashing' or 'static', got {name!r}; set memory.embedder"
+            "embedder must be 'hashing', 'static' or 'sentence_transformers', got "
+            f"{name!r}; set memory.embedder"
         )
     if settings:
         raise ValueError(f"embedder {name!r} takes no setting {sorted(settings)}")
     return CachedEmbedder(embedder, cache_size) if cache_size else embedder
+
+
+def _sentence_embedder(settings: dict) -> Embedder:
+    if not settings.get("model"):
+        raise ValueError(
+            "embedder 'sentence_transformers' expected model=, a local directory, got "
+            f"{settings.get('model')!r}; set memory.embedder_model"
+        )
+    return SentenceEmbedder(settings.pop("model"))

@@ -30,9 +30,10 @@ class Entry:
     """An immutable version of one memory.
 
     id: unique in its bank, counting from 0. embedding: float32 [dim], unit norm.
-    step_created, step_accessed: turn indices. source: id of the trajectory that wrote
-    it. merged_into: id of the entry that replaced it, -1 for none. parents: ids of the
-    entries merged into this one.
+    step_created, step_accessed: turn indices; below 0 in an earlier task, -1 being the
+    turn before this task (see ``Bank.next_task``). source: id of the trajectory that
+    wrote it. merged_into: id of the entry that replaced it, -1 for none. parents: ids
+    of the entries merged into this one.
     """
 
     id: int
@@ -92,10 +93,29 @@ class Entry:
             self.parents,
         )
 
+    def before(self, turns: int) -> Entry:
+        """This entry with its steps ``turns`` earlier."""
+        return dataclasses.replace(
+            self,
+            step_created=self.step_created - turns,
+            step_accessed=self.step_accessed - turns,
+        )
+
     def buried(self, status: Status, reason: Reason, merged_into: int = -1) -> Entry:
         """This entry as a tombstone."""
-        return dataclasses.replace(
-            self, status=status, reason=reason, merged_into=merged_into
+        return Entry(
+            self.id,
+            self.title,
+            self.text,
+            self.embedding,
+            self.step_created,
+            self.step_accessed,
+            self.access_count,
+            self.source,
+            status,
+            reason,
+            merged_into,
+            self.parents,
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import numpy as np
 
+from mempo_jax.memory import arguments
 from mempo_jax.memory import judge as judge_lib
 from mempo_jax.memory.config import BankConfig
 from mempo_jax.memory.entry import Entry, Status, full_text
@@ -14,12 +16,30 @@ from mempo_jax.memory.judge import Judge, Verdict
 from mempo_jax.memory.ops import OpError, OpOutcome, OpRecord
 from mempo_jax.memory.store import EntryTable
 
+_VERDICTS = tuple(str(verdict) for verdict in Verdict)
 _JUDGED = 4  # nearest entries that a write is compared with
+
+
+class BatchJudge(Protocol):
+    """A judge that can be asked about several pairs at a time.
+
+    A plain callable (new, old) -> Verdict is a judge too. ``many`` is used where there
+    is one, so that all that a write is compared with is judged together.
+    """
+
+    def __call__(self, new: str, old: str) -> Verdict: ...
+
+    def many(self, pairs: list[tuple[str, str]]) -> list[Verdict]:
+        """A verdict for each (new, old), in order."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gates:
-    """The rules of one bank; judge and summarise are plain callables."""
+    """The rules of one bank; judge and summarise are plain callables.
+
+    judge: may have ``many``, see ``BatchJudge``. summarise: (text, most characters) ->
+    a shorter text; where it is empty or still too long, the text is cut instead.
+    """
 
     config: BankConfig
     judge: Judge
@@ -43,8 +63,9 @@ class Gates:
         ids, similarities = table.index.search(vector, _JUDGED)
         nearest = float(similarities[0]) if ids else 0.0
         draft = dataclasses.replace(draft, similarity=nearest)
-        text = full_text(draft.title, draft.text)
-        verdict, old = self._weigh(text, [table[i] for i in ids], similarities)
+        entries = [table[i] for i in ids]
+        verdicts = self._judged(_pairs(full_text(draft.title, draft.text), entries))
+        verdict, old = self._weigh(verdicts, entries, similarities)
         if verdict == Verdict.REPEATS:
             return dataclasses.replace(
                 draft, outcome=OpOutcome.DUPLICATE, entry_ids=(old.id,), title=old.title
@@ -62,6 +83,16 @@ class Gates:
         return self.merge(
             draft, table, (old.id,), stored, supersedes=verdict == Verdict.UPDATES
         )
+
+    def questions(
+        self, text: str, table: EntryTable, vector: np.ndarray
+    ) -> list[tuple[str, str]]:
+        """The (new, old) pairs that ``write`` would ask the judge about just now.
+
+        ``text`` with its title; ``vector`` its embedding. Nothing is changed.
+        """
+        ids, _ = table.index.search(vector, _JUDGED)
+        return _pairs(text, [table[i] for i in ids])
 
     def merge(
         self,
@@ -88,13 +119,30 @@ class Gates:
             supersedes=supersedes,
         )
 
+    def _judged(self, pairs: list[tuple[str, str]]) -> Iterable[Verdict]:
+        """Verdicts in order; a judge of one pair is not asked before it has to be."""
+        many = getattr(self.judge, "many", None)
+        if many is None:
+            return (self.judge(new, old) for new, old in pairs)
+        verdicts = many(pairs)
+        if len(verdicts) != len(pairs):
+            raise ValueError(
+                f"the judge's many(): expected {len(pairs)} verdicts, one a pair, got "
+                f"{len(verdicts)}; see the judge given to the Bank"
+            )
+        return verdicts
+
     def _weigh(
-        self, text: str, entries: list[Entry], similarities
+        self, verdicts: Iterable[Verdict], entries: list[Entry], similarities
     ) -> tuple[Verdict, Entry | None]:
         """The verdict, and the entry that is repeated, updated or added to."""
         similar = []
-        for entry, similarity in zip(entries, similarities):
-            verdict = self.judge(text, full_text(entry.title, entry.text))
+        for verdict, entry, similarity in zip(verdicts, entries, similarities):
+            if verdict not in _VERDICTS:
+                raise ValueError(
+                    f"the judge: expected one of {[*_VERDICTS]}, got "
+                    f"{arguments.short(verdict)}; see the judge given to the Bank"
+                )
             if verdict == Verdict.REPEATS:
                 return verdict, entry
             if similarity >= self.config.merge_threshold:
@@ -108,28 +156,42 @@ class Gates:
     def _shorten(self, text: str) -> str:
         """A concatenation within ``merge_max_chars``; if cut, the newest part stays."""
         most = min(self.config.merge_max_chars, self.config.max_entry_chars)
+        if len(text) > most:
+            text = text.strip()
         if len(text) <= most:
             return text
         if self.summarise is not None:
-            text = self.summarise(text, most).strip() or text
-        if len(text) <= most:
-            return text
-        tail = text[-most:]
-        return tail.split(maxsplit=1)[-1] if tail.strip() else text[:most]
+            short = self.summarise(text, most)
+            short = arguments.text("summarise, given to the Bank", short).strip()
+            if 0 < len(short) <= most:
+                return short
+        return text[-most:].split(maxsplit=1)[-1]
 
     def _over_capacity(self, table: EntryTable) -> tuple[int, ...]:
         """Whom the cap pushes out for one more entry: fewest accesses, then oldest."""
         capacity = self.config.capacity
         if not capacity or table.active_count < capacity:
             return ()
-        active = [entry for entry in table if entry.status == Status.ACTIVE]
-        active.sort(key=lambda e: (e.access_count, e.step_accessed, e.id))
-        return tuple(e.id for e in active[: table.active_count + 1 - capacity])
+        return table.first_to_go(table.active_count + 1 - capacity)
 
 
-def plain_ids(ids) -> tuple:
-    """Ids as Python integers where they are integers of numpy; others as they are."""
-    return tuple(i.item() if isinstance(i, np.integer) else i for i in ids)
+def _pairs(text: str, entries: list[Entry]) -> list[tuple[str, str]]:
+    return [(text, full_text(entry.title, entry.text)) for entry in entries]
+
+
+def plain_ids(where: str, ids) -> tuple[int, ...]:
+    """Ids as Python integers; TypeError for what is no list of integers."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise TypeError(
+            f"{where}: expected a list of ids (integers), got {arguments.short(ids)}"
+        )
+    ids = tuple(i.item() if isinstance(i, np.integer) else i for i in ids)
+    for entry_id in ids:
+        if type(entry_id) is not int:
+            raise TypeError(
+                f"{where}: expected ids to be integers, got {arguments.short(entry_id)}"
+            )
+    return ids
 
 
 def ids_error(table: EntryTable, ids: tuple, least: int) -> str | None:

@@ -1,72 +1,108 @@
-"""Nearest entries: exact for small banks, ScaNN for large ones, one protocol.
+"""Nearest entries of a bank of any size: exact where it is small, ScaNN above.
 
-An index is a cache of the active entries. It has a *block*, frozen and shared between
-forks, and what changed since: a *tail* of added rows and a set of dead block rows. The
-tail is always searched exactly, so a new entry is found at once. Blocks are rebuilt
-when the tail outgrows them, which costs a constant share per write.
+An index is a cache of the active entries. It is made of frozen *blocks*, shared between
+forks, of a *tail* of rows added since, and of the rows that died in each block. The
+tail is always searched exactly, so a new entry is found at once. A full tail becomes a
+block; neighbouring blocks are merged when the younger ones outgrow a quarter of the
+older, so that there are few and each row is rebuilt a few times only.
+
+What ScaNN has to learn is built on a thread, a large bank's first block too. What it
+will replace serves until a fixed number of calls later, whether it is ready sooner or
+not: what a search finds depends on the sequence of calls alone, never on timing. Only a
+caller that is faster than a build waits there.
 """
 
 from __future__ import annotations
 
-import functools
-import warnings
+import dataclasses
 
 import numpy as np
 
-# A block is rebuilt when tail plus dead rows pass both this and a share of the block.
-_REBUILD_ROWS = 2048
-_REBUILD_SHARE = 0.25
-# ScaNN: quantisation from 256 rows (it learns 16 centres a block), a tree from 30,000.
-_LEAST_QUANTISED = 256
-_LEAST_TREE = 30_000
-_RESCORED = 200
+from mempo_jax.memory.blocks import (
+    LEAST_APPROXIMATE,
+    LEAST_TRAINED,
+    Block,
+    Build,
+    can_approximate,
+    top,
+)
+
+_TAIL_ROWS = 1024  # a tail of this length becomes a block
+_FORKED_ROWS = 256  # a longer tail becomes a block before a fork would copy it
+_AGE_RATIO = 4  # an older block is merged once the younger exceed 1/4 of it
+_DEAD_SHARE = 0.25  # a block with more dead rows is rebuilt
+_GRACE_SHARE = 0.125  # calls, per row of a merge, until it takes effect
+_FIRST_CALLS = 256  # of the first block: until then it is searched exactly
 
 
-class Block:
-    """Frozen rows: ids int64 [n] ascending, vectors float32 [n, dim]."""
+class _Part:
+    """A block as one index sees it: shared rows, own dead."""
 
-    def __init__(self, ids: np.ndarray, vectors: np.ndarray):
-        self.ids = ids
-        self.vectors = vectors
+    __slots__ = ("block", "dead")
+
+    def __init__(self, block: Block, dead: set[int]):
+        self.block, self.dead = block, dead
 
     def __len__(self) -> int:
-        return len(self.ids)
-
-    def row_of(self, entry_id: int) -> int:
-        """Row of an id, -1 if absent."""
-        row = int(np.searchsorted(self.ids, entry_id))
-        return row if row < len(self.ids) and self.ids[row] == entry_id else -1
-
-    @functools.cached_property
-    def searcher(self):
-        """A ScaNN searcher over the rows, built on first use and shared by forks."""
-        return _build_searcher(self.vectors)
+        return len(self.block) - len(self.dead)
 
 
-class ExactIndex:
-    """One matrix product; right for any size, and the oracle of the other index."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Merge:
+    """A build under way and the count of calls at which it takes effect."""
 
-    def __init__(self, ids: np.ndarray, vectors: np.ndarray):
-        """Rows ids int64 [n] ascending, vectors float32 [n, dim] of unit norm."""
-        self.block = Block(np.asarray(ids, np.int64), vectors)
+    build: Build
+    due: int
+
+    def takes(self, block: Block) -> bool:
+        return any(block is source for source, _ in self.build.sources)
+
+
+class Index:
+    """The active rows of one bank; see the module docstring."""
+
+    def __init__(self, ids: np.ndarray, vectors: np.ndarray, *, ann_threshold: int):
+        """Rows ids int64 [n] ascending, vectors float32 [n, dim] of unit norm.
+
+        ann_threshold: live rows from which blocks are to be approximate.
+        """
         self._dim = vectors.shape[1]
-        self._dead: dict[int, int] = {}  # block row -> id
-        self._tail_ids: list[int] = []
-        self._tail = np.empty((0, self._dim), np.float32)
+        self._threshold = ann_threshold
+        self._tail_rows = min(_TAIL_ROWS, max(64, ann_threshold // 4))
+        self._parts: list[_Part] = []
+        self._merges: list[_Merge] = []
+        self._calls = 0
+        self._clear_tail()
+        self._count = len(ids)
+        if len(ids):
+            self._parts.append(_Part(Block(ids, vectors, False), set()))
+            if len(ids) >= max(ann_threshold, LEAST_TRAINED) and can_approximate():
+                self._merge(self._parts, grace=_FIRST_CALLS)
 
     def __len__(self) -> int:
-        return len(self.block) - len(self._dead) + len(self._tail_ids)
+        return self._count
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The frozen blocks, oldest first; their ids ascend from block to block."""
+        return tuple(part.block for part in self._parts)
 
     def ids(self) -> list[int]:
-        """Ids of all live rows, block first."""
-        dead = self._dead
-        live = [int(i) for row, i in enumerate(self.block.ids) if row not in dead]
+        """Ids of all live rows, ascending."""
+        live: list[int] = []
+        for part in self._parts:
+            ids = part.block.ids.tolist()
+            live += [i for row, i in enumerate(ids) if row not in part.dead]
         return live + self._tail_ids
 
-    def fork(self) -> ExactIndex:
-        """An independent index that shares the block."""
+    def fork(self) -> Index:
+        """An independent index that shares the blocks."""
+        if len(self._tail_ids) > _FORKED_ROWS:
+            self._seal()
         twin = object.__new__(type(self))
-        twin.block, twin._dim, twin._dead = self.block, self._dim, dict(self._dead)
+        twin.__dict__.update(self.__dict__)
+        twin._parts = [_Part(part.block, set(part.dead)) for part in self._parts]
+        twin._merges = list(self._merges)
         twin._tail_ids = list(self._tail_ids)
         twin._tail = self._tail[: len(self._tail_ids)].copy()
         return twin
@@ -80,20 +116,22 @@ class ExactIndex:
             self._tail = grown
         self._tail[count] = vector
         self._tail_ids.append(entry_id)
-        self._rebuild_if_due()
+        self._count += 1
+        self._called()
 
     def remove(self, entry_id: int) -> None:
         """Takes one live row out; KeyError if there is none."""
-        row = self.block.row_of(entry_id)
-        if row >= 0 and row not in self._dead:
-            self._dead[row] = entry_id
-        elif entry_id in self._tail_ids:
-            place, count = self._tail_ids.index(entry_id), len(self._tail_ids)
-            self._tail[place : count - 1] = self._tail[place + 1 : count]
-            del self._tail_ids[place]
+        if self._tail_ids and entry_id >= self._tail_ids[0]:
+            self._remove_from_tail(entry_id)
         else:
-            raise KeyError(f"index holds no entry {entry_id}")
-        self._rebuild_if_due()
+            part = next((p for p in self._parts if p.block.ids[-1] >= entry_id), None)
+            row = -1 if part is None else part.block.row_of(entry_id)
+            if row < 0 or row in part.dead:
+                raise KeyError(f"index holds no entry {entry_id}")
+            part.dead.add(row)
+            self._renew(part)
+        self._count -= 1
+        self._called()
 
     def search(self, query: np.ndarray, n: int) -> tuple[list[int], np.ndarray]:
         """The ``n`` nearest live rows: ids, and cosine similarities float32 [<= n].
@@ -101,11 +139,15 @@ class ExactIndex:
         Similarities are recomputed row by row, so they do not depend on what else the
         index holds; ties go to the lower id.
         """
+        self._called()
         ids, vectors = self._tail_candidates(query, n)
-        if len(self.block) > len(self._dead):
-            rows = self._block_candidates(query, n)
-            ids = self.block.ids[rows].tolist() + ids
-            vectors = np.concatenate([self.block.vectors[rows], vectors])
+        if self._parts:
+            ids, vectors = list(ids), [vectors]
+            for part in self._parts:
+                rows = part.block.nearest(query, n, part.dead)
+                ids += part.block.ids[rows].tolist()
+                vectors.append(part.block.vectors[rows])
+            vectors = np.concatenate(vectors)
         if not ids or n < 1:
             return [], np.empty(0, np.float32)
         similarity = np.einsum("nd,d->n", vectors, query)
@@ -113,121 +155,104 @@ class ExactIndex:
         order = sorted(range(len(ids)), key=lambda i: (-values[i], ids[i]))[:n]
         return [ids[i] for i in order], similarity[order]
 
+    def settle(self) -> None:
+        """Waits for all builds under way and takes them over."""
+        self._take_due(max((merge.due for merge in self._merges), default=0))
+
     def _tail_candidates(self, query, n) -> tuple[list[int], np.ndarray]:
         count = len(self._tail_ids)
         if count <= 4 * n:
             return self._tail_ids, self._tail[:count]
-        rows = _top(self._tail[:count] @ query, n)
+        rows = top(self._tail[:count] @ query, n)
         return [self._tail_ids[row] for row in rows], self._tail[rows]
 
-    def _block_candidates(self, query: np.ndarray, n: int) -> np.ndarray:
-        scores = self.block.vectors @ query
-        if self._dead:
-            scores[list(self._dead)] = -np.inf
-        return _top(scores, min(n, len(self.block) - len(self._dead)))
+    def _remove_from_tail(self, entry_id: int) -> None:
+        if entry_id not in self._tail_ids:
+            raise KeyError(f"index holds no entry {entry_id}")
+        place, count = self._tail_ids.index(entry_id), len(self._tail_ids)
+        self._tail[place : count - 1] = self._tail[place + 1 : count]
+        del self._tail_ids[place]
 
-    def _rebuild_if_due(self) -> None:
-        changed = len(self._tail_ids) + len(self._dead)
-        if changed <= max(_REBUILD_ROWS, _REBUILD_SHARE * len(self.block)):
-            return
-        self.block = Block(*self._live_rows())
-        self._dead, self._tail_ids = {}, []
+    def _called(self) -> None:
+        """Once a call: closes a full tail, takes over what is due."""
+        self._calls += 1
+        if len(self._tail_ids) >= self._tail_rows:
+            self._seal()
+        if self._merges:
+            self._take_due(self._calls)
+
+    def _seal(self) -> None:
+        """Turns the tail into a block and merges blocks where the rule says so."""
+        count = len(self._tail_ids)
+        block = Block(np.asarray(self._tail_ids), self._tail[:count], False)
+        self._parts.append(_Part(block, set()))
+        self._clear_tail()
+        self._compact()
+
+    def _clear_tail(self) -> None:
+        self._tail_ids: list[int] = []
         self._tail = np.empty((0, self._dim), np.float32)
 
-    def _live_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        live = np.ones(len(self.block), bool)
-        live[list(self._dead)] = False
-        count = len(self._tail_ids)
-        ids = np.concatenate([self.block.ids[live], self._tail_ids]).astype(np.int64)
-        return ids, np.concatenate([self.block.vectors[live], self._tail[:count]])
+    def _compact(self) -> None:
+        """Merges the youngest blocks that outgrew the share of the next older one."""
+        first, rows = len(self._parts) - 1, len(self._parts[-1])
+        while first > 0 and self._joins(self._parts[first - 1], rows):
+            first -= 1
+            rows += len(self._parts[first])
+        if first < len(self._parts) - 1:
+            self._merge(self._parts[first:])
+
+    def _joins(self, older: _Part, rows: int) -> bool:
+        if self._busy(older):
+            return False
+        late = self._learns(len(older)) and not older.block.approximate
+        return rows * _AGE_RATIO > len(older) or late
+
+    def _learns(self, rows: int) -> bool:
+        """Whether a block of so many rows is to be approximate."""
+        least = min(LEAST_APPROXIMATE, self._threshold)
+        return len(self) >= self._threshold and rows >= least and can_approximate()
+
+    def _renew(self, part: _Part) -> None:
+        """Rebuilds a block that has become mostly dead."""
+        most = max(self._tail_rows, _DEAD_SHARE * len(part.block))
+        if len(part.dead) > most and not self._busy(part):
+            self._merge([part])
+
+    def _busy(self, part: _Part) -> bool:
+        return any(merge.takes(part.block) for merge in self._merges)
+
+    def _merge(self, parts: list[_Part], grace: int | None = None) -> None:
+        rows = sum(len(part) for part in parts)
+        approximate = grace is not None or self._learns(rows)
+        build = Build([(p.block, frozenset(p.dead)) for p in parts], approximate)
+        if approximate:
+            if grace is None:
+                grace = max(self._tail_rows, int(_GRACE_SHARE * rows))
+            self._merges.append(_Merge(build, self._calls + grace))
+        else:
+            self._take_over(_Merge(build, self._calls))
+
+    def _take_due(self, calls: int) -> None:
+        for merge in [m for m in self._merges if m.due <= calls]:
+            self._merges.remove(merge)
+            self._take_over(merge)
+
+    def _take_over(self, merge: _Merge) -> None:
+        """Puts the built block in the place of its sources, with what died since."""
+        block, dead = merge.build.block(), set()
+        places = [i for i, p in enumerate(self._parts) if merge.takes(p.block)]
+        for place, (source, before) in zip(places, merge.build.sources):
+            died = self._parts[place].dead - before
+            dead.update(block.row_of(int(source.ids[row])) for row in died)
+        self._parts[places[0] : places[-1] + 1] = (
+            [_Part(block, dead)] if len(block) else []
+        )
 
 
-class ScannIndex(ExactIndex):
-    """The block is searched by ScaNN: partitioned, quantised, then re-scored."""
-
-    def _block_candidates(self, query: np.ndarray, n: int) -> np.ndarray:
-        total, widen = len(self.block), 1
-        if total < _LEAST_QUANTISED:
-            return super()._block_candidates(query, n)
-        live = min(n, total - len(self._dead))
-        while True:
-            wanted = min(widen * (n + 16), total)
-            rows, _ = self.block.searcher.search(
-                query,
-                final_num_neighbors=wanted,
-                pre_reorder_num_neighbors=min(max(_RESCORED, 4 * wanted), total),
-                leaves_to_search=min(widen * _searched(total), _leaves(total)),
-            )
-            rows = np.asarray([r for r in rows.tolist() if r not in self._dead], int)
-            if len(rows) >= live:
-                return rows
-            if wanted == total:  # too many dead around the query: be exact
-                return super()._block_candidates(query, n)
-            widen *= 4
-
-    @classmethod
-    def of(cls, exact: ExactIndex) -> ScannIndex:
-        """The same rows behind ScaNN, all in the block."""
-        return cls(*exact._live_rows())
-
-
-def make_index(ids: np.ndarray, vectors: np.ndarray, *, ann_threshold: int):
+def make_index(ids: np.ndarray, vectors: np.ndarray, *, ann_threshold: int) -> Index:
     """An index over the rows: exact below ``ann_threshold`` rows, ScaNN from there.
 
     Where ScaNN cannot be imported, exact search serves and one warning says so.
     """
-    return grown(ExactIndex(ids, vectors), ann_threshold=ann_threshold)
-
-
-def grown(index: ExactIndex, *, ann_threshold: int) -> ExactIndex:
-    """``index``, or its ScaNN twin once it holds ``ann_threshold`` rows."""
-    if len(index) < ann_threshold or isinstance(index, ScannIndex):
-        return index
-    return ScannIndex.of(index) if _scann() is not None else index
-
-
-@functools.cache
-def _scann():
-    """The scann module, or None with a single warning where there is none."""
-    try:
-        import scann
-    except ImportError as error:
-        warnings.warn(
-            f"scann cannot be imported ({error}): exact search serves banks of any "
-            "size; recall slows with size. Install scann where it has a wheel "
-            "(Linux, CPython 3.9-3.13), or raise memory.ann_threshold",
-            stacklevel=2,
-        )
-        return None
-    return scann
-
-
-def _leaves(count: int) -> int:
-    return int(count**0.5) if count >= _LEAST_TREE else 1
-
-
-def _searched(count: int) -> int:
-    return max(1, _leaves(count) // 6)
-
-
-def _build_searcher(vectors: np.ndarray):
-    """Quantised scoring with exact re-scoring, behind a tree where rows are many."""
-    count = len(vectors)
-    builder = _scann().scann_ops_pybind.builder(vectors, 10, "dot_product")
-    builder.set_n_training_threads(1)
-    if count >= _LEAST_TREE:
-        builder = builder.tree(
-            num_leaves=_leaves(count),
-            num_leaves_to_search=_searched(count),
-            training_sample_size=min(count, 100_000),
-        )
-    builder = builder.score_ah(2, anisotropic_quantization_threshold=0.2)
-    searcher = builder.reorder(_RESCORED).build()
-    searcher.set_num_threads(1)
-    return searcher
-
-
-def _top(scores: np.ndarray, n: int) -> np.ndarray:
-    if n >= len(scores):
-        return np.flatnonzero(scores > -np.inf)
-    return np.argpartition(scores, len(scores) - n)[len(scores) - n :]
+    return Index(ids, vectors, ann_threshold=ann_threshold)

@@ -1,68 +1,56 @@
 """Does a text add to what a memory already says? Judges behind one call.
 
 A similarity alone cannot tell a changed value from a repetition: "the code is 4711"
-and "the code is 4712" lie at 0.97. The lexical judge compares words instead.
+and "the code is 4712" lie at 0.97. The lexical judge compares words instead: the same
+content words, numbers, negation and order repeat; a stretch that differs is a changed
+value if it stands where values stand, and else makes it another fact.
+
+What follows a heading ("code: 4711", "Ann: I keep bees", a title) is its value only if
+it is no sentence on both sides; else the heading tells who or what it is about, and
+the sentences must share their own subject. Greetings, thanks, praise, questions and
+exclamations supersede nothing.
+
+Where it is still wrong, as it knows word classes but no meanings:
+- Two events look like a changed value: "Ann bought a car", "Ann bought a house"; so do
+  two verbs of one tense: "Karl sold the house", "Karl painted the house".
+- Other words for the same are another fact: "Eve is afraid of spiders", "Eve fears
+  spiders"; in a similar text a verb in other words supersedes instead of repeating.
+- A changed value before the end is often a new fact beside the old one: "the user wants
+  short answers", "... long answers". Nothing is lost, but both stay active.
+- Upper and lower case are one: the passwords "Secret" and "secret".
+- Most signs are not read: "5 + 3" and "5 - 3" are one, and so are "f(a, b)", "f(b, a)".
+- "I" and "you" are one but as the first word, and so are "he" and "she" without a name
+  before them.
+- Both stand side by side: "Ann: I am a nurse", "Ann: I am a teacher" (sentences that
+  share no content word), "fruit: apples", "fruit: pears" (which could be verbs), and
+  anything told with an exclamation mark.
+- Short notes under one heading that name no verb it knows look like values: "todo: buy
+  milk", "todo: call Bob".
+- Chinese is read letter by letter, without a dictionary: a verb that differs makes
+  another fact, and so does the patient put first.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import enum
-import functools
-import re
-import unicodedata
 from collections.abc import Callable
 
+from mempo_jax.memory.comparison import Verdict, compare
+from mempo_jax.memory.statements import read, scoped, statements
 
-class Verdict(enum.StrEnum):
-    """What a new text is to an old one.
-
-    OTHER: a fact about something else. ADDS: the same and more. UPDATES: the same
-    statement with another value. REPEATS: nothing that the old one does not say.
-    """
-
-    OTHER = "other"
-    ADDS = "adds"
-    UPDATES = "updates"
-    REPEATS = "repeats"
-
+__all__ = [
+    "Judge",
+    "Verdict",
+    "always_adds",
+    "joined",
+    "lexical",
+    "make_judge",
+    "statements",
+    "updated",
+]
 
 Judge = Callable[[str, str], Verdict]  # (new text, old text)
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Words that carry no content of their own.
-_FILLER = _words("""
-    a an the this that these those there here it its is are was were be been being
-    am has have had do does did will would shall should can could may might must of
-    to in on at by for with from as and or but so then than now currently also just
-    actually still today please note remember s i my me we our you your he she his
-    her they their them which who what when where
-""")
-_NEGATION = _words("""
-    not no never none nobody nothing neither nor without cannot isnt arent wasnt
-    werent dont doesnt didnt wont cant couldnt shouldnt wouldnt hasnt havent
-""")
-# A value follows these: "is 17", "moved to berlin", "code: 17".
-_LINKS = _words("""
-    is are was were be to in at on = : equals becomes now
-""")
-_WORD = re.compile(r"\d+(?:[.,:/-]\d+)*|[^\W\d_]+(?:['’][^\W\d_]+)*|_\w*|\w+|[=:]")
-_SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
-_MAX_VALUE_WORDS = 3
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Statement:
-    """Content words in order, the word before each, and whether it is denied."""
-
-    words: tuple[str, ...]
-    links: tuple[str, ...]
-    denied: bool
+_RANK = (Verdict.OTHER, Verdict.ADDS, Verdict.UPDATES, Verdict.REPEATS)
+_COMPARED = 3  # statements of the old text, those that share most words
 
 
 def always_adds(new: str, old: str) -> Verdict:
@@ -77,7 +65,8 @@ def lexical(new: str, old: str) -> Verdict:
     A text of several statements (lines or sentences) repeats if each is repeated; it
     updates if one statement updates one of the old text.
     """
-    verdicts = [_against_all(statement, old) for statement in statements(new)]
+    lines = scoped(old)
+    verdicts = [_against_all(statement, lines) for statement in scoped(new)]
     if not verdicts or all(verdict == Verdict.REPEATS for verdict in verdicts):
         return Verdict.REPEATS
     for verdict in (Verdict.UPDATES, Verdict.ADDS):
@@ -108,10 +97,10 @@ def _contains(text: str, part: str) -> bool:
 def updated(texts: list[str]) -> str:
     """The last text, after those statements of the others that it leaves untouched."""
     *older, new = texts
-    lines = [line for text in older for line in statements(text)]
+    lines = [line for text in older for line in scoped(text)]
     if len(lines) < 2:
         return new
-    fresh = statements(new)
+    fresh = scoped(new)
     kept = [
         line
         for line in lines
@@ -136,93 +125,18 @@ def make_judge(name: str, judge: Judge | None = None) -> Judge:
     )
 
 
-def statements(text: str) -> list[str]:
-    """Lines and sentences of a text, empty ones left out."""
-    return [part for part in _SENTENCE.split(text) if part.strip()]
+def _against_all(statement: str, old: tuple[str, ...]) -> Verdict:
+    """The strongest verdict against a statement of the old text.
 
-
-def _against_all(statement: str, old: str) -> Verdict:
-    rank = [Verdict.OTHER, Verdict.ADDS, Verdict.UPDATES, Verdict.REPEATS]
-    verdicts = [compare(statement, line) for line in statements(old)]
-    return max(verdicts, key=rank.index, default=Verdict.OTHER)
-
-
-@functools.lru_cache(maxsize=8192)
-def compare(new: str, old: str) -> Verdict:
-    """Verdict on two single statements."""
-    a, b = _read(new), _read(old)
-    if not _WORD.search(new):  # signs alone: only the text itself can be compared
-        return Verdict.REPEATS if new.strip() == old.strip() else Verdict.OTHER
-    if a.words == b.words:
-        return Verdict.REPEATS if a.denied == b.denied else Verdict.UPDATES
-    if not a.words or not b.words:
-        return Verdict.ADDS if a.words else Verdict.REPEATS
-    if a.denied == b.denied and _is_subsequence(a.words, b.words):
+    Of many statements only those count that share most words with the new one: all
+    pairs of two long texts would take too long.
+    """
+    if statement in old:
         return Verdict.REPEATS
-    if a.words[0] != b.words[0] and not set(b.words) <= set(a.words):
-        return Verdict.OTHER
-    return _compare_slots(a, b)
-
-
-def _compare_slots(a: _Statement, b: _Statement) -> Verdict:
-    """Verdict from the stretches in which two statements differ."""
-    if sorted(a.words) == sorted(b.words):  # the same words the other way round
-        return Verdict.UPDATES if a.words[0] == b.words[0] else Verdict.OTHER
-    matcher = difflib.SequenceMatcher(None, b.words, a.words, autojunk=False)
-    slots = [code for code in matcher.get_opcodes() if code[0] != "equal"]
-    replaced = [slot for slot in slots if slot[0] == "replace"]
-    if not replaced:
-        if a.denied != b.denied:
-            return Verdict.UPDATES
-        return Verdict.ADDS if all(s[0] == "insert" for s in slots) else Verdict.OTHER
-    if all(_is_value(a, b, slot) for slot in replaced):
-        return Verdict.UPDATES
-    shared = len(a.words) - sum(slot[4] - slot[3] for slot in slots)
-    trailing = all(slot[2] == len(b.words) for slot in replaced)
-    return Verdict.ADDS if trailing and shared >= 3 else Verdict.OTHER
-
-
-def _is_value(a: _Statement, b: _Statement, slot) -> bool:
-    """Whether a replaced stretch is the value of the statement, not its subject."""
-    _, b_start, b_end, a_start, a_end = slot
-    old, new = b.words[b_start:b_end], a.words[a_start:a_end]
-    if b_start == 0 or max(len(old), len(new)) > _MAX_VALUE_WORDS:
-        return False
-    numbers = {_number_shape(old), _number_shape(new)}
-    if "mixed" in numbers and len(numbers | {"mixed"}) == 1 and b_start < 2:
-        return False  # "phone 17" against "email 23" is another attribute
-    before_a, before_b = a.links[a_start], b.links[b_start]
-    linked = before_a in _LINKS and before_b in _LINKS
-    if b_end < len(b.words):  # more follows: a value only right after "is" and the like
-        return linked
-    if not linked and {before_a, before_b} & _FILLER and before_a != before_b:
-        return False  # "... in room 4" against "... with bob"
-    single = len(old) == len(new) == 1
-    return single or linked or b_start >= 2
-
-
-def _number_shape(words: tuple[str, ...]) -> str:
-    count = sum(word[0].isdigit() for word in words)
-    return "none" if count == 0 else "all" if count == len(words) else "mixed"
-
-
-@functools.lru_cache(maxsize=8192)
-def _read(text: str) -> _Statement:
-    folded = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
-    words, links, denied, before = [], [], False, ""
-    for word in _WORD.findall(folded):
-        bare = word.replace("'", "")
-        if bare in _NEGATION:
-            denied = not denied
-        elif word.endswith("'s"):
-            word = word[:-2]
-        if bare not in _NEGATION and word not in _FILLER and word not in "=:":
-            words.append(word)
-            links.append(before)
-        before = word
-    return _Statement(tuple(words), tuple(links), denied)
-
-
-def _is_subsequence(part: tuple[str, ...], whole: tuple[str, ...]) -> bool:
-    rest = iter(whole)
-    return all(word in rest for word in part)
+    if len(old) > _COMPARED:
+        words = frozenset(read(statement).words)
+        shared = [len(words.intersection(read(line).words)) for line in old]
+        nearest = sorted(range(len(old)), key=shared.__getitem__, reverse=True)
+        old = [old[i] for i in nearest[:_COMPARED] if shared[i] or i == nearest[0]]
+    verdicts = [compare(statement, line) for line in old]
+    return max(verdicts, key=_RANK.index, default=Verdict.OTHER)

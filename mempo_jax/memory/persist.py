@@ -1,73 +1,51 @@
-"""A bank on disk: one directory, versioned, checksummed, replaced in one rename.
+"""A bank on disk: its initial entries and its log; loading applies the log.
 
-The directory holds the initial entries and the log; loading applies the log. So a saved
-bank is also a check of itself.
+So a saved bank is also a check of itself. How the files come to be replaced as one is
+told in ``snapshot``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import io
 import json
-import os
 import pathlib
-import shutil
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 import numpy as np
 
+from mempo_jax.memory import snapshot
 from mempo_jax.memory.config import BankConfig
 from mempo_jax.memory.entry import Entry, Reason, Status
 from mempo_jax.memory.ops import OpOutcome, OpRecord
 
-_VERSION = 1
-_META, _ENTRIES, _LOG, _VECTORS = (
-    "meta.json",
-    "entries.jsonl",
-    "log.jsonl",
-    "embeddings.npy",
-)
-
-
-class BankFileError(ValueError):
-    """A saved bank that cannot be read; the message names the file."""
+_RECORD = tuple(field.name for field in dataclasses.fields(OpRecord))
+_ROWS = 4096  # rows written at a time: saving needs no second copy of the vectors
 
 
 def save(bank, directory) -> None:
     """Writes ``bank`` to ``directory``; cut off, it leaves the previous save whole.
 
+    Whoever loads meanwhile, in any process, gets the old bank or the new one. Of two
+    saves at the same time the second waits.
+
     Raises:
       BankFileError: something else than a saved bank is there; it is left alone.
+      OSError: it could not be written (disk full, no permission, ...).
     """
-    target = pathlib.Path(directory)
-    _check_replaceable(target)
-    fresh = target.with_name(f"{target.name}.tmp-{os.getpid()}")
-    if fresh.exists():
-        shutil.rmtree(fresh)
-    fresh.mkdir(parents=True)
-    entries = bank.entries
-    vectors = np.zeros((len(entries), bank.embedder.dim), np.float32)
-    for entry in entries:
-        vectors[entry.id] = entry.embedding
-    with (fresh / _VECTORS).open("wb") as file:
-        np.save(file, vectors)
-    _write_lines(fresh / _ENTRIES, map(_entry_row, bank.initial_entries))
-    _write_lines(fresh / _LOG, map(_record_row, bank.log))
-    sums = {name: _digest(fresh / name) for name in (_ENTRIES, _LOG, _VECTORS)}
     meta = {
-        "format": "mempo_jax.bank",
-        "version": _VERSION,
         "embedder": bank.embedder.name,
         "dim": bank.embedder.dim,
         "trajectory_id": bank.trajectory_id,
         "config": dataclasses.asdict(bank.config),
-        "sha256": sums,
     }
-    meta["checksum"] = _meta_sum(meta)
-    (fresh / _META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
-    for name in (_META, _ENTRIES, _LOG, _VECTORS):
-        with (fresh / name).open("rb+") as file:
-            os.fsync(file.fileno())
-    _swap(fresh, target)
+    parts = {
+        "entries": _lines(map(_entry_row, bank.initial_entries)),
+        "log": _lines(map(_record_row, bank.log)),
+        "embeddings": _array(bank.entries, bank.embedder.dim),
+    }
+    snapshot.write(_folder(directory), meta, parts)
 
 
 def load(cls, directory, embedder, **callables):
@@ -77,103 +55,60 @@ def load(cls, directory, embedder, **callables):
       FileNotFoundError: no bank there. BankFileError: a file is missing, cut off or
       altered (named), or the version is another. ValueError: another embedder.
     """
-    folder = pathlib.Path(directory)
-    if not folder.exists() and _previous(folder).exists():
-        folder = _previous(folder)  # a save was cut off between its two renames
-    if not folder.is_dir():
-        raise FileNotFoundError(f"expected a saved bank in {folder}, found none")
-    meta = _read_meta(folder / _META)
-    for name, digest in meta["sha256"].items():
-        if not (folder / name).is_file() or _digest(folder / name) != digest:
-            raise BankFileError(_damaged(folder / name))
-    given = (embedder.name, embedder.dim)
-    if given != (meta["embedder"], meta["dim"]):
-        raise ValueError(
-            f"the bank in {folder} was made with embedder {meta['embedder']!r} of "
-            f"dimension {meta['dim']}, got {given[0]!r} of {given[1]}: embeddings "
-            "cannot be mixed; set memory.embedder to the former"
-        )
-    vectors = np.load(folder / _VECTORS, allow_pickle=False)
-    config = BankConfig(**meta["config"])
-    bank = cls(config, embedder, meta["trajectory_id"], **callables)
-    rows = _read_lines(folder / _ENTRIES)
-    bank._reset(_entry(row, vectors[place]) for place, row in enumerate(rows))
-    for row in _read_lines(folder / _LOG):
-        record = _record(row)
-        made = record.outcome in (OpOutcome.NEW, OpOutcome.MERGED)
-        bank.apply(record, vectors[record.entry_ids[0]] if made else None)
+    folder = _folder(directory)
+    with snapshot.opened(folder) as (meta, files):
+        given = (embedder.name, embedder.dim)
+        if given != (meta["embedder"], meta["dim"]):
+            raise ValueError(
+                f"the bank in {folder} was made with embedder {meta['embedder']!r} of "
+                f"dimension {meta['dim']}, got {given[0]!r} of {given[1]}: embeddings "
+                "cannot be mixed; set memory.embedder to the former"
+            )
+        bank = cls(_config(meta, folder), embedder, meta["trajectory_id"], **callables)
+        vectors = np.load(files["embeddings"], allow_pickle=False)
+        vectors.setflags(write=False)
+        rows = zip(_read_lines(files["entries"]), vectors)
+        bank._start(bank._table_of(_entry(row, vector) for row, vector in rows))
+        for row in _read_lines(files["log"]):
+            record = _record(row)
+            made = record.outcome in (OpOutcome.NEW, OpOutcome.MERGED)
+            bank._change(record, vectors[record.entry_ids[0]] if made else None)
     return bank
 
 
-def _read_meta(path: pathlib.Path) -> dict:
+def _folder(directory) -> pathlib.Path:
+    return pathlib.Path(directory).expanduser()
+
+
+def _config(meta: dict, folder: pathlib.Path) -> BankConfig:
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-        whole = meta.pop("checksum") == _meta_sum(meta)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BankFileError(_damaged(path)) from error
-    if meta.get("format") != "mempo_jax.bank" or meta.get("version") != _VERSION:
-        raise BankFileError(
-            f"{path}: expected a bank of version {_VERSION}, got "
-            f"{meta.get('format')!r} version {meta.get('version')!r}"
-        )
-    if not whole:
-        raise BankFileError(_damaged(path))
-    return meta
+        return BankConfig(**meta["config"])
+    except (TypeError, ValueError) as error:
+        raise snapshot.BankFileError(
+            f"{folder / snapshot.META}: expected settings of a bank, got "
+            f"{meta['config']}: {error}"
+        ) from error
 
 
-def _damaged(path: pathlib.Path) -> str:
-    return (
-        f"{path} is missing, cut off or altered: its checksum is not the one saved; "
-        "restore the directory from another save"
-    )
-
-
-def _check_replaceable(target: pathlib.Path) -> None:
-    known = {_META, _ENTRIES, _LOG, _VECTORS}
-    if not target.exists():
-        return
-    if target.is_dir() and {each.name for each in target.iterdir()} <= known:
-        return
-    raise BankFileError(
-        f"{target}: expected a new directory, an empty one or a saved bank; what is "
-        "there would be lost: save to another place"
-    )
-
-
-def _swap(fresh: pathlib.Path, target: pathlib.Path) -> None:
-    """Puts ``fresh`` in the place of ``target``: at any moment one of them is whole."""
-    old = _previous(target)
-    if target.exists():
-        if old.exists():
-            shutil.rmtree(old)
-        target.rename(old)
-    fresh.rename(target)
-    if old.exists():
-        shutil.rmtree(old)
-
-
-def _previous(target: pathlib.Path) -> pathlib.Path:
-    return target.with_name(f"{target.name}.previous")
-
-
-def _digest(path: pathlib.Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _meta_sum(meta: dict) -> str:
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
-
-
-def _write_lines(path: pathlib.Path, rows) -> None:
+def _lines(rows: Iterable) -> Iterator[bytes]:
     # ASCII escapes keep lone surrogates, which UTF-8 cannot hold.
-    with path.open("w", encoding="ascii", newline="\n") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    for row in rows:
+        yield json.dumps(row).encode("ascii") + b"\n"
 
 
-def _read_lines(path: pathlib.Path):
-    with path.open(encoding="ascii") as file:
-        yield from map(json.loads, file)
+def _read_lines(file: BinaryIO) -> Iterator:
+    yield from map(json.loads, file)
+
+
+def _array(entries: list[Entry], dim: int) -> Iterator[bytes]:
+    """A .npy file of float32 [entries, dim], some rows at a time."""
+    head = io.BytesIO()
+    fields = {"descr": "<f4", "fortran_order": False, "shape": (len(entries), dim)}
+    np.lib.format.write_array_header_1_0(head, fields)
+    yield head.getvalue()
+    for start in range(0, len(entries), _ROWS):
+        rows = [entry.embedding for entry in entries[start : start + _ROWS]]
+        yield np.stack(rows).astype("<f4", copy=False).tobytes()
 
 
 def _entry_row(entry: Entry) -> list:
@@ -199,7 +134,7 @@ def _entry(row: list, vector: np.ndarray) -> Entry:
 
 
 def _record_row(record: OpRecord) -> dict:
-    return dataclasses.asdict(record)
+    return {name: getattr(record, name) for name in _RECORD}  # asdict copies deeply
 
 
 def _record(row: dict) -> OpRecord:

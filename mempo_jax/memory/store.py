@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from mempo_jax.memory.entry import Entry, Reason, Status
-from mempo_jax.memory.index import ExactIndex, grown, make_index
+from mempo_jax.memory.eviction import BaseOrder, EvictionQueue
+from mempo_jax.memory.index import Index, make_index
 from mempo_jax.memory.ops import OpOutcome, OpRecord
 
 
@@ -27,10 +28,14 @@ class EntryTable:
         *,
         dim: int,
         ann_threshold: int,
-        index: ExactIndex | None = None,
+        index: Index | None = None,
         active_count: int | None = None,
+        order: BaseOrder | None = None,
     ):
         self.base = base
+        self._order = BaseOrder(base) if order is None else order
+        self._queue: EvictionQueue | None = None  # made when the cap is first met
+        self._below: dict[int, int] = {}  # tombstone -> no active entry in between
         self._changed: dict[int, Entry] = {}
         self._added: list[Entry] = []
         self._dim = dim
@@ -55,10 +60,10 @@ class EntryTable:
 
     def holds(self, entry_id) -> bool:
         """Whether such an id was ever given out."""
-        return isinstance(entry_id, int) and 0 <= entry_id < len(self)
+        return type(entry_id) is int and 0 <= entry_id < len(self)
 
     @property
-    def index(self) -> ExactIndex:
+    def index(self) -> Index:
         """The index over exactly the active entries."""
         if self._index is None:
             active = [entry for entry in self if entry.status == Status.ACTIVE]
@@ -73,13 +78,46 @@ class EntryTable:
         if self._changed or self._added:
             self.base = tuple(self)
             self._changed, self._added = {}, []
-        return EntryTable(
-            self.base,
+            self._order = BaseOrder(self.base)
+        return self._twin(self.base, self._order)
+
+    def before(self, turns: int) -> EntryTable:
+        """An independent table with all steps put back by ``turns``; O(entries)."""
+        base = tuple(entry.before(turns) for entry in self)
+        return self._twin(base, BaseOrder(base))
+
+    def _twin(self, base: tuple[Entry, ...], order: BaseOrder) -> EntryTable:
+        twin = EntryTable(
+            base,
             dim=self._dim,
             ann_threshold=self._ann_threshold,
             index=self.index.fork(),
             active_count=self.active_count,
+            order=order,
         )
+        twin._below = dict(self._below)
+        return twin
+
+    def newest(self, count: int) -> list[Entry]:
+        """The ``count`` newest active entries, newest first.
+
+        A run of tombstones is walked once and then jumped: they never live again.
+        """
+        found, place = [], len(self) - 1
+        while place >= 0 and len(found) < count:
+            entry = self[place]
+            if entry.status == Status.ACTIVE:
+                found.append(entry)
+                place -= 1
+            else:
+                place = self._next_below(place)
+        return found
+
+    def first_to_go(self, count: int) -> tuple[int, ...]:
+        """Ids of the active entries that the cap pushes out first; see ``eviction``."""
+        if self._queue is None:
+            self._queue = EvictionQueue(self._order, self._added)
+        return self._queue.first(count, self)
 
     def apply(self, record: OpRecord, embedding: np.ndarray | None, source: str):
         """Changes the table as ``record`` says; ``embedding`` is of ``record.stored``.
@@ -87,28 +125,43 @@ class EntryTable:
         Raises ValueError, and changes nothing, if the record does not fit the table.
         """
         made = record.outcome in (OpOutcome.NEW, OpOutcome.MERGED)
-        changed = record.outcome in (OpOutcome.RECALLED, OpOutcome.DELETED)
-        for entry_id in (*(record.entry_ids if changed else ()), *record.evicted):
-            self._active(entry_id)  # all are checked before the first is changed
+        self._check(record, made)
         if made:
             self._add(record, embedding, source)
         elif record.outcome == OpOutcome.RECALLED:
             for entry_id in record.entry_ids:
-                self._put(self._active(entry_id).touched(record.turn))
+                self._put(self[entry_id].touched(record.turn))
         elif record.outcome == OpOutcome.DELETED:
             for entry_id in record.entry_ids:
                 self._bury(entry_id, Status.DELETED, Reason.POLICY)
         for entry_id in record.evicted:
             self._bury(entry_id, Status.DELETED, Reason.EVICTED)
 
+    def _check(self, record: OpRecord, made: bool) -> None:
+        """All is checked before the first entry is changed."""
+        if made and record.entry_ids[:1] != (len(self),):
+            raise ValueError(
+                f"log record of turn {record.turn} makes entry {record.entry_ids[:1]}, "
+                f"but the next id is {len(self)}: the log belongs to another initial "
+                "bank"
+            )
+        used = made or record.outcome in (OpOutcome.RECALLED, OpOutcome.DELETED)
+        named = (*(record.entry_ids[made:] if used else ()), *record.evicted)
+        for entry_id in named:
+            if not self.holds(entry_id) or self[entry_id].status != Status.ACTIVE:
+                raise ValueError(
+                    f"log record of turn {record.turn} names entry {entry_id}, which "
+                    "is not active here: the log belongs to another initial bank"
+                )
+        if len(set(named)) < len(named):
+            raise ValueError(
+                f"log record of turn {record.turn}: expected each entry once, got "
+                f"{named}: the log was altered"
+            )
+
     def _add(self, record: OpRecord, embedding: np.ndarray, source: str) -> None:
         new_id, parents = record.entry_ids[0], record.entry_ids[1:]
-        if new_id != len(self):
-            raise ValueError(
-                f"log record of turn {record.turn} makes entry {new_id}, but the next "
-                f"id is {len(self)}: the log belongs to another initial bank"
-            )
-        count = sum(self._active(parent).access_count for parent in parents)
+        count = sum(self[parent].access_count for parent in parents)
         reason = Reason.SUPERSEDED if record.supersedes else Reason.NONE
         for parent in parents:
             self._bury(parent, Status.MERGED, reason, merged_into=new_id)
@@ -124,24 +177,25 @@ class EntryTable:
             parents=parents,
         )
         self._added.append(entry)
+        if self._queue is not None:
+            self._queue.add(entry)
         self.active_count += 1
         if self._index is not None:
             self._index.add(new_id, embedding)
-            self._index = grown(self._index, ann_threshold=self._ann_threshold)
-
-    def _active(self, entry_id: int) -> Entry:
-        if not self.holds(entry_id) or self[entry_id].status != Status.ACTIVE:
-            raise ValueError(
-                f"log record names entry {entry_id}, which is not active here: the log "
-                "belongs to another initial bank"
-            )
-        return self[entry_id]
 
     def _bury(self, entry_id, status, reason, merged_into: int = -1) -> None:
-        self._put(self._active(entry_id).buried(status, reason, merged_into))
+        self._put(self[entry_id].buried(status, reason, merged_into))
         self.active_count -= 1
         if self._index is not None:
             self._index.remove(entry_id)
+
+    def _next_below(self, start: int) -> int:
+        """Highest place of an active entry below a tombstone, -1 for none."""
+        place = self._below.get(start, start - 1)
+        while place >= 0 and self[place].status != Status.ACTIVE:
+            place = self._below.get(place, place - 1)
+        self._below[start] = place
+        return place
 
     def _put(self, entry: Entry) -> None:
         if entry.id >= len(self.base):
@@ -151,18 +205,20 @@ class EntryTable:
 
 
 def _matrix(entries: list[Entry], dim: int) -> np.ndarray:
-    """Embeddings as one array: the shared one if these are its rows in order."""
+    """Embeddings as one array: the shared one if these are its first rows in order."""
     if not entries:
         return np.empty((0, dim), np.float32)
-    whole = entries[0].embedding.base
+    whole, count = entries[0].embedding.base, len(entries)
     if (
         isinstance(whole, np.ndarray)
-        and whole.shape == (len(entries), dim)
-        and all(e.embedding.base is whole for e in entries)
-        and all(
-            np.shares_memory(entries[i].embedding, whole[i])
-            for i in (0, len(entries) - 1)
-        )
+        and whole.flags.c_contiguous
+        and whole.dtype == np.float32
+        and whole.size % dim == 0
+        and whole.size >= count * dim
+        and all(entry.embedding.base is whole for entry in entries)
     ):
-        return whole
+        rows = whole.reshape(-1, dim)  # a loaded array may lie flat
+        ends = (0, count - 1)
+        if all(np.shares_memory(entries[i].embedding, rows[i]) for i in ends):
+            return rows[:count]
     return np.stack([entry.embedding for entry in entries])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from mempo_jax.memory import checks
+from mempo_jax.memory import arguments, checks, hygiene
 from mempo_jax.memory.config import BankConfig
 from mempo_jax.memory.embedding import Embedder
 from mempo_jax.memory.entry import Entry, Status
@@ -19,21 +19,25 @@ class BankView:
     """Entries, index and op log of one trajectory, and how to look at them."""
 
     def __init__(self, config: BankConfig, embedder: Embedder, trajectory_id: str):
+        for name in ("name", "dim", "embed"):
+            if not hasattr(embedder, name):
+                raise TypeError(
+                    f"Bank: expected an embedder with .name, .dim and .embed, got "
+                    f"{arguments.short(embedder)}; see make_embedder"
+                )
         self.config = config
         self.embedder = embedder
-        self.trajectory_id = trajectory_id
-        self.log: list[OpRecord] = []
-        self._accepted = self._merged = 0
-        self._reset(())
+        self.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
+        self._start(self._table_of(()))
 
     @property
     def entries(self) -> list[Entry]:
-        """All entries by id, tombstones too."""
+        """All entries by id, tombstones too; O(entries)."""
         return list(self._table)
 
     @property
     def active(self) -> list[Entry]:
-        """Active entries by id."""
+        """Active entries by id; O(entries), ``len`` counts them at once."""
         return [entry for entry in self._table if entry.status == Status.ACTIVE]
 
     @property
@@ -66,31 +70,42 @@ class BankView:
 
         An untitled entry takes its place but shows nothing of its text.
         """
-        titles, left = [], min(recent, len(self))
-        for entry_id in range(len(self._table) - 1, -1, -1):
-            entry = self._table[entry_id]
-            if left <= 0:
-                break
-            if entry.status == Status.ACTIVE:
-                left -= 1
-                titles += [entry.title] if entry.title else []
-        return Summary(len(self), tuple(titles))
+        shown = self._table.newest(min(recent, len(self)))
+        titles = tuple(entry.title for entry in shown if entry.title)
+        return Summary(len(self), titles)
 
     def candidates(self, query: str, n: int) -> list[int]:
         """Ids of the ``n`` nearest active entries, nearest first; no access counted."""
-        return self._search(query, n)[0]
+        n = arguments.integer("candidates: n", n, 0)
+        return self._search(arguments.text("candidates: query", query), n)[0]
+
+    def hygiene(self, step: int | None = None, **settings) -> hygiene.Hygiene:
+        """How clean the bank is: staleness, junk, duplicates, contradictions.
+
+        See ``mempo_jax.memory.hygiene.measure`` for units, settings and cost.
+        """
+        return hygiene.measure(self, self._table, step, **settings)
 
     def check_valid(self) -> None:
         """Raises AssertionError naming the first broken invariant."""
         checks.check_bank(self, self._table)
 
-    def _reset(self, entries: Iterable[Entry]) -> None:
-        self._table = EntryTable(
+    def _start(self, table: EntryTable) -> None:
+        """Begins a log at the entries of a fresh table."""
+        self._table = table
+        self._initial, self._initial_count = table.base, table.active_count
+        self.log: list[OpRecord] = []
+        self._accepted = self._merged = 0
+
+    def _table_of(
+        self, entries: Iterable[Entry], active_count: int | None = None
+    ) -> EntryTable:
+        return EntryTable(
             tuple(entries),
             dim=self.embedder.dim,
             ann_threshold=self.config.ann_threshold,
+            active_count=active_count,
         )
-        self._initial = self._table.base
 
     def _search(self, query: str, n: int) -> tuple[list[int], np.ndarray]:
         if not len(self):
@@ -98,13 +113,21 @@ class BankView:
         return self._table.index.search(self._embed([query])[0], n)
 
     def _embed(self, texts: list[str]) -> np.ndarray:
-        rows = np.asarray(self.embedder.embed(texts))
-        shape = (len(texts), self.embedder.dim)
+        rows = self.embedder.embed(texts)
+        return self._checked(rows, len(texts), f"embedder {self.embedder.name!r}")
+
+    def _checked(self, rows, count: int, where: str) -> np.ndarray:
+        """A read-only copy: whoever made the rows may write over them later."""
+        try:
+            rows = np.array(rows)
+        except ValueError:  # rows of different lengths
+            rows = np.array(None)
+        shape = (count, self.embedder.dim)
         fits = rows.shape == shape and rows.dtype == np.float32
         if not fits or not (abs(np.einsum("nd,nd->n", rows, rows) - 1) < 1e-3).all():
             raise ValueError(
-                f"embedder {self.embedder.name!r}: expected finite float32 rows of "
-                f"unit norm, shape {shape}; got {rows.dtype} {rows.shape}; "
-                "see memory.embedder"
+                f"{where}: expected finite float32 rows of unit norm, shape {shape}; "
+                f"got {rows.dtype} {rows.shape}; see memory.embedder"
             )
+        rows.setflags(write=False)
         return rows

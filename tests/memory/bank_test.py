@@ -108,7 +108,7 @@ def test_the_recall_cap_always_holds(static):
     assert len(bank.recall("city", step=0)) == 3
     assert len(bank.recall("city", k=99, step=0)) == 3
     assert len(bank.recall("city", k=2, step=0)) == 2
-    with pytest.raises(ValueError, match="k >= 1"):
+    with pytest.raises(ValueError, match="k: expected an integer >= 1"):
         bank.recall("city", k=0, step=0)
 
 

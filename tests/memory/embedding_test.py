@@ -109,6 +109,28 @@ def test_what_the_cache_hands_out_cannot_spoil_it():
     assert cached.embed(["a"])[0].tobytes() == before.tobytes()
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda rows: rows[:0],
+        lambda rows: rows[:, :1],
+        lambda rows: rows * np.float32(np.nan),
+        lambda rows: rows.astype(np.float64),
+        lambda rows: None,
+    ],
+)
+def test_what_does_not_fit_is_told_and_never_cached(fault):
+    source = Counting()
+    cached = embedding.CachedEmbedder(source, capacity=3)
+    whole, source.embed = source.embed, lambda texts: fault(whole(texts))
+    for texts in (["a"], ["a", "b"], ["c", "d", "a"]):
+        with pytest.raises(ValueError, match="'counting': expected finite float32"):
+            cached.embed(texts)
+    assert not cached._rows
+    source.embed = whole
+    assert cached.embed(["a"]).tolist() == [[1, 0]]
+
+
 def test_wrong_names_and_settings():
     with pytest.raises(ValueError, match=r"memory\.embedder"):
         make_embedder("statik")

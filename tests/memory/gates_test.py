@@ -199,6 +199,13 @@ def test_a_long_concatenation_is_cut_and_keeps_the_newest(static):
     assert text.endswith(new)
 
 
+def test_a_cut_leaves_no_entry_of_blanks(static):
+    bank = bank_of(static, "   ann    ", "   bob    ", merge_max_chars=3)
+    bank.merge([0, 1], step=2)
+    assert texts_of(bank) == ["bob"]
+    bank.check_valid()
+
+
 def test_a_long_concatenation_is_summarised_where_a_model_is_at_hand(static):
     asked = []
 
