@@ -84,12 +84,35 @@ class Rows(NamedTuple):
     valid: Array
 
 
+# What can be probed: the fields of ``Evidence``; "evictions" goes into ``leave_out``.
+NEEDS = ("answer_gain", "leave_out", "evictions", "turn_potential")
+
+
+class Evidence(NamedTuple):
+    """What probes of the policy say about memory; 0 where nothing was probed.
+
+    A probe is the mean log-probability of the tokens of a question's gold answer in
+    some context, by the policy and at the temperature that sampled.
+
+    answer_gain f32 [N, K], of a write: probability of the answer with its text as the
+    only memory less that without any, summed over the questions after it ·
+    leave_out f32 [N, K], of a write, merge or recall: drop of the log-probability
+    (nats) without the entries that came of it, for a write less what the entries that
+    it crowded out would have added · turn_potential f32 [N, M]: sum of the
+    changes of the log-probability up to each turn, from a question to its answer.
+    """
+
+    answer_gain: Array
+    leave_out: Array
+    turn_potential: Array
+
+
 class Trajectories(NamedTuple):
     """Per-trajectory facts of one step.
 
     ops OpTable [N, K] · turn_reward f32 [N, M] task reward earned by each turn ·
     turn_count int32 [N] · reward f32 [G, S] total · task_score f32 [G, S] in [0, 1] ·
-    valid bool [G, S], False for fillers and failed trajectories.
+    valid bool [G, S], False for fillers and failed trajectories · evidence of probes.
     """
 
     ops: OpTable
@@ -98,6 +121,7 @@ class Trajectories(NamedTuple):
     reward: Array
     task_score: Array
     valid: Array
+    evidence: Evidence
 
 
 class TrainState(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from mempo_jax.core.advantages import degenerate
-from mempo_jax.core.masking import masked_mean
-from mempo_jax.types import Array
+from mempo_jax.core.masking import masked_mean, masked_sum
+from mempo_jax.types import Array, Kind, OpTable, Outcome
 
 
 def group_figures(
@@ -30,4 +30,24 @@ def group_figures(
         "no_outcome_share": masked_mean(degenerate(task_score, valid), live),
         "advantage_abs_mean": masked_mean(jnp.abs(advantage), valid),
         "valid_share": jnp.mean(valid.astype(jnp.float32)),
+    }
+
+
+def memory_sums(ops: OpTable, valid: Array) -> dict[str, Array]:
+    """Sums over trajectories that show a memory which is filled and never read.
+
+    In a write-only collapse writes go on, ``write_only`` (trajectories with a write and
+    without a recall) nears their number, and recalls per write near 0.
+
+    Args:
+      ops: [N, K]; ops that had an error do not count.
+      valid: bool [N], the trajectories that count.
+    """
+    done = valid[:, None] & (ops.outcome != Outcome.ERROR)
+    writes = jnp.sum(done & (ops.kind == Kind.WRITE), axis=1)
+    recalls = jnp.sum(done & (ops.kind == Kind.RECALL), axis=1)
+    return {
+        "writes": masked_sum(writes, valid),
+        "recalls": masked_sum(recalls, valid),
+        "write_only": jnp.sum((writes > 0) & (recalls == 0)),
     }

@@ -10,11 +10,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from mempo_jax.core.divergences import ESTIMATORS, bounded_log_ratio, kl_k3
+from mempo_jax.core.importance import importance_weights
 from mempo_jax.core.masking import as_float, keep, masked_sum
 from mempo_jax.types import Array
 
 AGGREGATIONS = ("token_mean", "trajectory_mean", "constant")
-AUX_KEYS = ("tokens", "kl", "old_kl", "ratio", "clip_fraction", "abs_advantage")
+AUX_KEYS = (
+    *("tokens", "kl", "old_kl", "ratio", "clip_fraction"),
+    *("abs_advantage", "weighted_token_share"),
+)
+IMPORTANCE_KEYS = ("importance_weight", "importance_capped")  # where there is a cap
 
 
 def clipped_surrogate(
@@ -68,6 +73,8 @@ def policy_objective(
     constant_length: int | None = None,
     trajectory_token_count: Array | None = None,
     entropy: Array | None = None,
+    behaviour_log_probs: Array | None = None,
+    importance_cap: float | None = None,
 ) -> tuple[Array, Array, dict[str, Array]]:
     """Sum of -surrogate + kl_coef * KL over counted tokens, and what to divide it by.
 
@@ -92,14 +99,19 @@ def policy_objective(
         optimiser batch. Needed where a trajectory's rows may lie in several
         micro-batches; None counts inside this call.
       entropy: [B, T], only summed into ``aux``.
+      behaviour_log_probs: [B, T], the sampler's, for ``importance_cap``.
+      importance_cap: each token's surrogate is multiplied by ``importance_weights``
+        with this cap; KL and divisor are not. None: no weights.
 
     Returns:
       loss_sum and count, scalars, and ``aux``: sums over counted tokens (divide each by
       ``aux["tokens"]``): kl (to the reference), old_kl (to the old policy), ratio,
-      clip_fraction, abs_advantage, entropy if given.
+      clip_fraction, abs_advantage, weighted_token_share (advantage not 0), entropy if
+      given; with a cap importance_weight and importance_capped (those above it).
 
     Raises:
-      ValueError: unknown estimator or aggregation.
+      ValueError: unknown estimator or aggregation, or a cap that is not above 0 or
+        comes without ``behaviour_log_probs``.
     """
     _check_choice("kl_estimator", kl_estimator, tuple(ESTIMATORS))
     _check_choice("aggregation", aggregation, AGGREGATIONS)
@@ -112,13 +124,20 @@ def policy_objective(
     surrogate = clipped_surrogate(
         current, old, gain, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
     )
+    sums = {}
+    if importance_cap is not None:
+        drawn = _sampled_with(behaviour_log_probs, mask)
+        weight, capped = importance_weights(old, drawn, importance_cap)
+        surrogate = weight * surrogate
+        sums["importance_weight"] = masked_sum(weight, mask)
+        sums["importance_capped"] = masked_sum(capped, mask)
     kl = ESTIMATORS[kl_estimator](current, ref)
     pays_kl = mask if kl_mask is None else mask & jnp.asarray(kl_mask, bool)
     loss = -surrogate + as_float(kl_coef) * keep(kl, pays_kl)
     weight, count = token_weights(
         mask, aggregation, trajectory_index, constant_length, trajectory_token_count
     )
-    aux = _sums(current, old, gain, kl, mask, clip_low, clip_high)
+    aux = _sums(current, old, gain, kl, mask, clip_low, clip_high) | sums
     if entropy is not None:
         aux["entropy"] = masked_sum(lax.stop_gradient(entropy), mask)
     return jnp.sum(keep(loss, mask) * weight), count, aux
@@ -170,8 +189,18 @@ def _sums(current, old, gain, kl, mask, clip_low, clip_high) -> dict[str, Array]
         "ratio": ratio,
         "clip_fraction": clipped,
         "abs_advantage": jnp.abs(gain),
+        "weighted_token_share": gain != 0,
     }
     return {name: masked_sum(values, mask) for name, values in per_token.items()}
+
+
+def _sampled_with(behaviour_log_probs: Array | None, mask: Array) -> Array:
+    if behaviour_log_probs is None:
+        raise ValueError(
+            "importance_cap needs behaviour_log_probs, what the sampler gave each "
+            "token; got None: pass them, or importance_cap=None"
+        )
+    return lax.stop_gradient(keep(behaviour_log_probs, mask))
 
 
 def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:

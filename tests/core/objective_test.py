@@ -273,6 +273,15 @@ def test_far_policies_stay_finite():
     assert np.isfinite(gradient).all()
 
 
+def test_weighted_tokens_are_those_with_an_advantage():
+    batch = _batch()
+    batch["mask"][:] = True
+    batch["advantage"][:, :2] = 0
+    _, _, aux = policy_objective(**batch, **CLIP, kl_coef=0.1)
+    assert aux["weighted_token_share"] == 4 * 4
+    assert aux["tokens"] == 4 * 6
+
+
 def test_unknown_choices_are_refused():
     with pytest.raises(ValueError, match="token_mean, trajectory_mean, constant"):
         _loss(_batch(), aggregation="mean")
