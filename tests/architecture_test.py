@@ -41,12 +41,14 @@ FORBIDDEN = {
 }
 # Outside packages that one place alone may import (a folder or a file).
 ONLY_IN = {
-    "scann": f"{PACKAGE}/memory/index.py",
+    "scann": f"{PACKAGE}/memory/blocks.py",
     "orbax": f"{PACKAGE}/training/checkpoint.py",
     "flax": f"{PACKAGE}/models/",
     "tensorboardX": f"{PACKAGE}/training/metrics.py",
     "wandb": f"{PACKAGE}/training/metrics.py",
+    "sentence_transformers": f"{PACKAGE}/memory/sentence_embedding.py",
     "torch": "tests/",
+    "trl": "tests/",
 }
 # The name in an import, where it is not the name in setup.py.
 DISTRIBUTION = {"absl": "absl-py", "orbax": "orbax-checkpoint", "yaml": "PyYAML"}

@@ -16,6 +16,7 @@ from mempo_jax.training import parts
 from mempo_jax.training.checks import RunStopped
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.run_settings import from_config
+from tests import config_walk_memory_probes as memory_probes
 from tests import config_walk_probes as probes
 from tests.experiments import tiny
 
@@ -25,6 +26,12 @@ LONG = {"env.ledger.min_turns": 10, "env.ledger.max_turns": 10}
 ROOMY = LONG | {"memory.merge_threshold": 1.01, "memory.capacity": 0}
 BABI = {"env.name": "babi", "env.data_dir": "DATA", "env.babi.tasks": (1,)}
 OFTEN = LONG | {"context.write_reminder_every": 1}
+ADVISED = {"memory.judge": "policy", "memory.summarise": "policy"}
+SENTENCES = {
+    "memory.embedder": "sentence_transformers",
+    "memory.embedder_model": "OTHER",
+}
+PROBED = {"credit.modes": ("answer_probability", "counterfactual")}
 CONSTANT = {"objective.aggregation": "constant"}
 
 DEFAULTS = {"mesh.data": 1, "log.tensorboard": False, "train.cold_start_steps": 2}
@@ -54,6 +61,7 @@ TABLE = {
     "context.write_reminder_every": (1, "episode", LONG),
     "context.summary_titles": (0, "episode", LONG),
     "context.instructions": ("use it", "episode", {}),
+    "context.instruction_variants": (("memory use",), "step", {}),
     "context.reminder": (
         "write ?",
         "episode",
@@ -71,10 +79,22 @@ TABLE = {
     "memory.merge_threshold": (1.01, "episode", LONG | {"memory.merge_threshold": 0.5}),
     "memory.judge": ("always", "episode", LONG),
     "memory.embedder": ("static", "episode", LONG),
-    "memory.ann_threshold": (2, "bank", {}),
+    "memory.embedder_model": ("DATA", "embedder", SENTENCES),
+    "memory.ann_threshold": (300, "bank", {}),
     "memory.max_entry_chars": (30, "episode", LONG),
     "memory.merge_max_chars": (10, "episode", ROOMY),
     "memory.max_ops_per_turn": (2, "episode", LONG),
+    "memory.judge_adds_prompt": ("{new} {old} code ?", "advice", ADVISED),
+    "memory.judge_changes_prompt": ("{new} {old} code ?", "advice", ADVISED),
+    "memory.judge_yes": ("code", "advice", ADVISED),
+    "memory.judge_no": ("code", "advice", ADVISED),
+    "memory.summarise": (
+        "policy",
+        "advice",
+        ADVISED | {"memory.summarise": "truncate"},
+    ),
+    "memory.summarise_prompt": ("{text} code ?", "advice", ADVISED),
+    "memory.summarise_tokens": (2, "advice", ADVISED),
     "reward.function": ("tests.config_walk_test:by_length", "step", {}),
     "reward.task_weight": (2.0, "episode", {}),
     "reward.malformed": (-0.1, "episode", LONG),
@@ -82,6 +102,8 @@ TABLE = {
     "reward.overflow": (-0.1, "episode", LONG | {"context.max_context_tokens": 8}),
     "reward.write_cost": (-0.01, "episode", LONG),
     "reward.penalty_floor": (-0.01, "episode", LONG),
+    "reward.efficiency_size": (0.1, "episode", LONG),
+    "reward.efficiency_hits": (0.1, "episode", LONG),
     "reward.outcome_gate": (True, "update", {}),
     "policy.path": ("POLICY", "policy", {}),
     "policy.ref_path": ("POLICY", "policy", {"policy.path": "POLICY"}),
@@ -102,11 +124,18 @@ TABLE = {
     "sampling.decode_chunk": (4, "engine", {}),
     "sampling.prefill_buckets": ((32, 64), "engine", {}),
     "sampling.drop_degenerate": (False, "step", {"reward.malformed": 0.0}),
+    "sampling.max_resample_rounds": (1, "step", {"reward.malformed": 0.0}),
     "sampling.max_failed_share": (1.0, "slow_step", {"env.step_timeout_s": 0.001}),
     "credit.modes": (("ops_only",), "update", {}),
     "credit.gamma": (0.5, "update", {"credit.modes": ("discounted",)}),
     "credit.other_weight": (0.7, "update", {"credit.modes": ("ops_only",)}),
+    "credit.attribution_form": ("weight", "update", {}),
+    "credit.attribution_probe": ("answer_log_prob", "update", {}),
+    "credit.attribution_floor": (0.9, "update", {"credit.attribution_form": "weight"}),
     "credit.attribution_weight": (0.5, "update", {}),
+    "credit.answer_probability_weight": (0.5, "update", PROBED),
+    "credit.counterfactual_weight": (0.5, "update", PROBED),
+    "credit.counterfactual_evictions": (False, "evidence", PROBED),
     "objective.clip_low": (0.1, "update", {}),
     "objective.clip_high": (0.1, "update", {}),
     "objective.dual_clip": (1.1, "update", {}),
@@ -116,6 +145,7 @@ TABLE = {
     "objective.kl_warmup_steps": (0, "step", {}),
     "objective.kl_estimator": ("k1", "update", {}),
     "objective.kl_scope": ("ops", "update", {}),
+    "objective.importance_cap": (0.5, "update", {}),
     "objective.advantage_eps": (0.1, "update", {}),
     "objective.advantage_ddof": (1, "update", {}),
     "objective.divide_by_std": (False, "update", {}),
@@ -229,7 +259,7 @@ class World:
     def _look(self, probe, changes, patch):
         config = self.config(changes).to_dict()
         settings = from_config(config)
-        function = getattr(probes, probe)
+        function = getattr(memory_probes, probe, None) or getattr(probes, probe)
         if probe == "files":
             self.runs += 1
             return function(settings, config, self.folder / f"run{self.runs}")

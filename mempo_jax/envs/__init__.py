@@ -2,6 +2,7 @@
 
 from mempo_jax.envs.base import (
     Environment,
+    Question,
     ScriptedPolicy,
     Situation,
     StepResult,
@@ -25,6 +26,7 @@ __all__ = [
     "EnvironmentFault",
     "Episode",
     "EpisodeSettings",
+    "Question",
     "Reward",
     "RewardSettings",
     "ScriptedPolicy",

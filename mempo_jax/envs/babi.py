@@ -16,6 +16,7 @@ import numpy as np
 
 from mempo_jax.envs.babi_files import DataError, Story, find_file, read_stories
 from mempo_jax.envs.base import (
+    Question,
     ScriptedPolicy,
     Situation,
     StepResult,
@@ -61,7 +62,12 @@ class BabiEnv:
 
     def __init__(self, story: Story) -> None:
         self._lines = story.lines
-        self._questions = sum(line.answer is not None for line in story.lines)
+        self._asked = tuple(
+            Question(at, line.answer, line.evidence, kind="act")
+            for at, line in enumerate(story.lines)
+            if line.answer is not None
+        )
+        self._questions = len(self._asked)
         self.goal = "answer each question"
 
     def reset(self, seed: int) -> str:
@@ -83,6 +89,9 @@ class BabiEnv:
 
     def useful(self) -> frozenset[int]:
         return frozenset().union(*(line.evidence for line in self._lines))
+
+    def questions(self) -> tuple[Question, ...]:
+        return self._asked
 
 
 def _same(given: str, gold: str) -> bool:

@@ -25,6 +25,21 @@ class StepResult:
     done: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question of a task, and the truth about it.
+
+    observation: index of the observation that asks. answer: the gold answer. support:
+    indices of the observations that hold it as it stands when it is asked; one that was
+    corrected since is none. kind: the op that answers it, "act" or "answer".
+    """
+
+    observation: int
+    answer: str
+    support: frozenset[int]
+    kind: str = "answer"
+
+
 class Environment(Protocol):
     """One run of one task. ``goal`` is shown to the policy in every context."""
 
@@ -46,6 +61,13 @@ class Environment(Protocol):
         """Indices of the observations worth remembering (0 is the first).
 
         Known to the evaluator, never to the policy; empty where it is unknown.
+        """
+        ...
+
+    def questions(self) -> tuple[Question, ...]:
+        """The questions of the task in order, once it was reset.
+
+        Known to the evaluator and to probes, never to the policy; empty where unknown.
         """
         ...
 
@@ -71,6 +93,7 @@ class Situation:
     observation: str
     recalled: tuple[str, ...]
     queries: tuple[str, ...]
+    goal: str = ""
 
 
 ScriptedPolicy = Callable[[Situation, np.random.Generator], str]

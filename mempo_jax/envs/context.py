@@ -31,7 +31,18 @@ class ContextSettings:
     write_reminder_every: int
     summary_titles: int
     instructions: str
+    instruction_variants: tuple[str, ...]
     reminder: str
+
+    def variant(self, number: int) -> ContextSettings:
+        """The settings with the instructions of one member of a group.
+
+        Members take turns: 0 has ``instructions``, 1 the first variant, and so on.
+        Other words for the same request make members act less alike.
+        """
+        texts = (self.instructions, *self.instruction_variants)
+        chosen = texts[number % len(texts)]
+        return dataclasses.replace(self, instructions=chosen)
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -43,6 +54,11 @@ class ContextSettings:
                 raise ValueError(
                     f"config.context.{field}: expected >= 0, got {getattr(self, field)}"
                 )
+        if not all(self.instruction_variants):
+            raise ValueError(
+                "config.context.instruction_variants: expected texts that are not "
+                f"empty, got {self.instruction_variants!r}"
+            )
         if self.max_context_tokens < 8:
             raise ValueError(
                 "config.context.max_context_tokens: expected at least 8, got "

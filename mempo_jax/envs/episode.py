@@ -7,15 +7,16 @@ knows nothing of tokens beyond the spans it passes on, and nothing of groups.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import time
 from collections.abc import Sequence
 
 from mempo_jax.envs.base import Environment, Situation, Task
 from mempo_jax.envs.context import Context, ContextSettings, Measure, View
+from mempo_jax.envs.episode_settings import EpisodeSettings
 from mempo_jax.envs.reward import Reward, RewardSettings, compose, finite
-from mempo_jax.memory import Bank, Limits, Op, error_message, parse_ops
+from mempo_jax.envs.reward_facts import efficiency_shares, penalty_counts
+from mempo_jax.memory import Bank, Op, error_message, parse_ops
 
 MAX_NOTICES = 2  # different faults of the last turn that the policy is told of
 MAX_NOTICE_CHARS = 120
@@ -33,23 +34,6 @@ class Status(enum.StrEnum):
 
 class EnvironmentFault(RuntimeError):
     """The environment broke its contract; costs this trajectory only."""
-
-
-@dataclasses.dataclass(frozen=True)
-class EpisodeSettings:
-    """Limits of one trajectory."""
-
-    max_turns: int
-    max_ops_per_turn: int
-    max_entry_chars: int
-    retrieval_top_k: int
-
-    def limits(self) -> Limits:
-        return Limits(
-            max_ops_per_turn=self.max_ops_per_turn,
-            max_entry_chars=self.max_entry_chars,
-            max_recall_k=self.retrieval_top_k,
-        )
 
 
 class Episode:
@@ -76,6 +60,7 @@ class Episode:
         self.observations: list[str] = []  # what each turn showed
         self.answers: list[str] = []
         self.recall_seconds: list[float] = []
+        self.bank_sizes: list[int] = []  # active entries after each turn's ops
         self._observation = self._reset(env, task)
         self._context = Context(context, env.goal)
         self._observation_index = 0
@@ -85,6 +70,7 @@ class Episode:
         self._queries: list[str] = []
         self._notices: list[str] = []
         self._fresh_results = ""
+        self._decided: tuple[bool, Op | None] = (False, None)
         self._quiet_since = 0  # first turn after the last write or reminder
         self.malformed = 0
 
@@ -99,7 +85,8 @@ class Episode:
 
     def situation(self) -> Situation:
         """For scripted policies: the observation and what this turn's recalls gave."""
-        return Situation(self._observation, tuple(self._recalled), tuple(self._queries))
+        recalled, queries = tuple(self._recalled), tuple(self._queries)
+        return Situation(self._observation, recalled, queries, self.env.goal)
 
     def observe(self, measure: Measure = lambda view: 0) -> View | None:
         """What the policy sees now; None, and OVERFLOW, where no context fits."""
@@ -127,14 +114,36 @@ class Episode:
     ) -> None:
         """Runs the ops of one action, then lets the environment move.
 
+        The same as ``decide``, then ``advance``.
+        """
+        self.decide(text, token_offsets, stopped)
+        self.advance()
+
+    def questions(self, text: str) -> list[tuple[str, str]]:
+        """What the writes of this action would ask the bank's judge as it stands.
+
+        (new, old) texts, so that many episodes' can be judged together. Nothing changes
+        here; a write that meets what the same turn did before it may ask for others.
+        """
+        pairs = []
+        for op in parse_ops(text, limits=self._limits):
+            if op.kind == "write":
+                pairs += self.bank.questions(op.content, title=op.args.get("title"))
+        return pairs
+
+    def decide(
+        self,
+        text: str,
+        token_offsets: Sequence[tuple[int, int]] | None = None,
+        stopped: bool = False,
+    ) -> None:
+        """Runs the ops of one action on the bank; ``advance`` must follow.
+
         Args:
           text: the policy's action, as decoded.
           token_offsets: character range of each sampled token, for the ops' spans.
           stopped: the last token is a sampled end-of-turn token; in a turn without
             any op it spells the decision to do nothing (SKIP).
-
-        Raises:
-          EnvironmentFault: the environment raised, or returned a wrong type or NaN.
         """
         ops = parse_ops(text, limits=self._limits, token_offsets=token_offsets)
         self.actions.append(text)
@@ -150,7 +159,17 @@ class Episode:
             if op.kind in ("act", "answer"):
                 final = op
             self._run(op)
-        self._advance(ops, final)
+        self.bank_sizes.append(len(self.bank))
+        recalls = bool(ops) and ops[-1].kind == "recall"
+        self._decided = recalls, final
+
+    def advance(self) -> None:
+        """The environment answers the action that ``decide`` was given.
+
+        Raises:
+          EnvironmentFault: the environment raised, or returned a wrong type or NaN.
+        """
+        self._move(*self._decided)
         self.turn += 1
         if not self.done and self.turn >= self._settings.max_turns:
             self.status = Status.TRUNCATED
@@ -162,22 +181,16 @@ class Episode:
           RewardError: the environment's score is not one finite float in [0, 1].
           EnvironmentFault: its score() raised.
         """
-        log = self.bank.log
-        counts = {
-            "malformed": self.malformed,
-            "duplicate": sum(r.outcome == "duplicate" for r in log),
-            "overflow": int(self.status is Status.OVERFLOW),
-            "write_cost": sum(
-                r.kind == "write" and r.outcome in ("new", "merged") for r in log
-            ),
-        }
         try:
             score = self.env.score()
         except Exception as error:
             raise EnvironmentFault(
                 f"task {self.task.id}: score() raised {type(error).__name__}: {error}"
             ) from error
-        return compose(score, counts, self._reward_settings)
+        log, capacity = self.bank.log, self.bank.config.capacity
+        counts = penalty_counts(log, self.malformed, self.status is Status.OVERFLOW)
+        shares = efficiency_shares(log, self.bank_sizes, capacity)
+        return compose(score, counts, self._reward_settings, efficiency=shares)
 
     def _run(self, op: Op) -> None:
         bank, span, turn = self.bank, op.token_span, self.turn
@@ -221,9 +234,9 @@ class Episode:
         self._recalled += [hit.entry.text for hit in hits]
         self._result_lines += lines
 
-    def _advance(self, ops: Sequence[Op], final: Op | None) -> None:
+    def _move(self, recalls: bool, final: Op | None) -> None:
         """The environment moves unless the turn ended with a recall."""
-        if ops and ops[-1].kind == "recall":
+        if recalls:
             self._moved = False
             self.turn_reward.append(0.0)
             return

@@ -14,6 +14,7 @@ import dataclasses
 import numpy as np
 
 from mempo_jax.envs.base import (
+    Question,
     ScriptedPolicy,
     Situation,
     StepResult,
@@ -109,8 +110,10 @@ class LedgerEnv:
             self.goal = f"answer about {' , '.join(self._topics)}"
         self._facts, target = _draw_facts(rng, self._settings, self._topics)
         self._question = f"what is {target.who} {target.topic}"
-        same = [f for f in self._facts if _same_thing(f, target)]
-        self._gold = same[-1].value
+        last = max(i for i, f in enumerate(self._facts) if _same_thing(f, target))
+        self._gold = self._facts[last].value
+        asked = Question(len(self._facts), self._gold, frozenset({last}))
+        self._questions = (asked,)
         self._at, self._score = 0, 0.0
         return str(self._facts[0])
 
@@ -132,6 +135,9 @@ class LedgerEnv:
         return frozenset(
             i for i, f in enumerate(self._facts) if f.topic in self._topics
         )
+
+    def questions(self) -> tuple[Question, ...]:
+        return self._questions
 
 
 def _draw_facts(
@@ -214,8 +220,10 @@ class LedgerSuite:
 class LedgerExpert:
     """Shows the form: spell the topic, then write with one probability for all topics.
 
-    It never learns which topics matter. Asked, it recalls the one best memory and
-    answers with the value that it finds there.
+    It never learns which topics matter. Where the goal names them, the thought repeats
+    them before the topic, so that the two stand side by side to be compared; whether it
+    writes has nothing to do with it. Asked, it recalls the one best memory and answers
+    with the value that it finds there.
     """
 
     def __init__(self, write_rate: float) -> None:
@@ -232,7 +240,8 @@ class LedgerExpert:
             thought = f"<think> {who} {topic} {value}</think>"
             return f"{thought}<answer> {value}</answer>"
         who, topic, value = words[0], words[1], words[-1]
-        thought = f"<think> {topic}</think>"
+        named = [word for word in situation.goal.split() if word in TOPICS]
+        thought = f"<think> {' '.join([*named, topic])}</think>"
         if rng.random() >= self._write_rate:
             return thought
         return f"{thought}<mem_write> {who} {topic} {value}</mem_write>"

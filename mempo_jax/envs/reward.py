@@ -1,8 +1,9 @@
-"""Rewards: task score x weight + penalties, as named components.
+"""Rewards: task score x weight + penalties + efficiency, as named components.
 
-Every component keeps its raw value (a score or a count) and its weighted value.
-Penalties together never fall below ``penalty_floor``, so that a rambling trajectory
-stays within the scale of the task.
+Every component keeps its raw value (a score, a count or a share) and its weighted
+value. Penalties together never fall below ``penalty_floor``, so that a rambling
+trajectory stays within the scale of the task; efficiency together never weighs more
+than a fifth of the task, or remembering nothing would win.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
 class RewardSettings:
-    """Weights: ``task_weight`` per score, the others per event (<= 0)."""
+    """Weights: ``task_weight`` per score, those of ``PENALTIES`` per event (<= 0),
+    those of ``EFFICIENCY`` per share (>= 0).
+    """
 
     task_weight: float
     malformed: float
@@ -24,6 +28,8 @@ class RewardSettings:
     overflow: float
     write_cost: float
     penalty_floor: float
+    efficiency_size: float
+    efficiency_hits: float
 
     def __post_init__(self) -> None:
         if not 0 < self.task_weight < math.inf:
@@ -38,13 +44,33 @@ class RewardSettings:
                     f"config.reward.{field}: expected a finite number <= 0 (a "
                     f"penalty), got {value}"
                 )
+        self._check_efficiency()
+
+    def _check_efficiency(self) -> None:
+        weights = [getattr(self, field) for field in EFFICIENCY]
+        for field, value in zip(EFFICIENCY, weights, strict=True):
+            if not 0 <= value < math.inf:
+                raise ValueError(
+                    f"config.reward.{field}: expected a finite number >= 0 (a share "
+                    f"that earns), got {value}"
+                )
+        most = self.task_weight * MAX_EFFICIENCY
+        if sum(weights) > most * (1 + 1e-9):  # 0.1 + 0.2 is a little over 0.3
+            raise ValueError(
+                f"config.reward.efficiency_size + efficiency_hits: expected at most "
+                f"{most:g} (a fifth of task_weight), got {sum(weights):g}: with more, "
+                "remembering nothing would win against solving the task"
+            )
 
     def active(self) -> list[str]:
         """Names of the components with a weight other than 0."""
-        return ["task"] + [f for f in PENALTIES if getattr(self, f) != 0]
+        shaping = (*PENALTIES, *EFFICIENCY)
+        return ["task"] + [f for f in shaping if getattr(self, f) != 0]
 
 
 PENALTIES = ("malformed", "duplicate", "overflow", "write_cost")
+EFFICIENCY = ("efficiency_size", "efficiency_hits")
+MAX_EFFICIENCY = 0.2  # of the task's weight, all of EFFICIENCY together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +87,10 @@ def compose(
     counts: dict[str, int],
     settings: RewardSettings,
     source: str = "the environment's score()",
+    efficiency: Mapping[str, float] = MappingProxyType({}),
 ) -> Reward:
     """Args: score in [0, 1]; counts of PENALTIES events of one trajectory; source of
-    the score, for the error.
+    the score, for the error; shares in [0, 1] of EFFICIENCY, those that are known.
 
     Raises:
       RewardError: a score that is not one finite number in [0, 1].
@@ -75,7 +102,24 @@ def compose(
     weighted = {"task": score * settings.task_weight}
     weighted |= {name: raw[name] * getattr(settings, name) for name in PENALTIES}
     penalty = max(sum(weighted[n] for n in PENALTIES), settings.penalty_floor)
-    return Reward(raw, weighted, weighted["task"] + penalty)
+    total = weighted["task"] + penalty
+    for name, share in efficiency.items():
+        raw[name], weighted[name] = share, share * getattr(settings, name)
+        total += weighted[name]
+    return Reward(raw, weighted, total)
+
+
+def rescored(
+    reward: Reward, score: float, settings: RewardSettings, source: str
+) -> Reward:
+    """The same trajectory's reward with another task score.
+
+    Raises:
+      RewardError: as ``compose``.
+    """
+    counts = {name: int(reward.raw[name]) for name in PENALTIES}
+    known = {name: reward.raw[name] for name in EFFICIENCY if name in reward.raw}
+    return compose(score, counts, settings, source, known)
 
 
 class RewardError(ValueError):

@@ -15,7 +15,7 @@ import numpy as np
 from mempo_jax.memory import OpRecord
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.types import Kind, OpTable, Outcome, Rows, Trajectories
+from mempo_jax.types import Evidence, Kind, OpTable, Outcome, Rows, Trajectories
 
 OUTCOMES = {
     "new": Outcome.NEW,
@@ -51,7 +51,10 @@ class Shapes:
 def assemble_trajectories(
     trajectories: Sequence[Trajectory], groups: int, shapes: Shapes
 ) -> Trajectories:
-    """Per-trajectory arrays; ``trajectories`` are ``groups`` contiguous groups."""
+    """Per-trajectory arrays; ``trajectories`` are ``groups`` contiguous groups.
+
+    The evidence is that of no probe.
+    """
     count = len(trajectories)
     ops = OpTable(
         *(np.full((count, shapes.max_ops), -1, np.int32) for _ in OpTable._fields)
@@ -70,7 +73,15 @@ def assemble_trajectories(
             groups, -1
         ),
         valid=np.array([t.valid for t in trajectories], bool).reshape(groups, -1),
+        evidence=no_evidence(count, shapes),
     )
+
+
+def no_evidence(count: int, shapes: Shapes) -> Evidence:
+    """Evidence of ``count`` trajectories of which nothing was probed."""
+    by_op, by_turn = (count, shapes.max_ops), (count, shapes.max_turns)
+    sizes = Evidence(answer_gain=by_op, leave_out=by_op, turn_potential=by_turn)
+    return Evidence(*(np.zeros(size, np.float32) for size in sizes))
 
 
 def _fill_ops(ops: OpTable, n: int, trajectory: Trajectory) -> None:

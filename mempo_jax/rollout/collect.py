@@ -18,7 +18,7 @@ from mempo_jax.envs import EnvironmentFault, Episode, Status, Task
 from mempo_jax.envs.reward import RewardError
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.deadline import HungCallError, run_all
-from mempo_jax.rollout.engine import Engine, Request
+from mempo_jax.rollout.engine import Engine, Generation, Request
 from mempo_jax.rollout.segments import SegmentBuilder
 from mempo_jax.rollout.trajectory import Trajectory
 
@@ -78,7 +78,8 @@ class _Run:
             if isinstance(reward, Exception):
                 self.fail(reward)
                 reward = None
-        [useful] = run_all([episode.env.useful], limit_s)
+        truths = [episode.env.useful, episode.env.questions]
+        useful, questions = run_all(truths, limit_s)
         log = list(episode.bank.log)
         self.builder.mark_ops([(r.turn, r.token_span) for r in log])
         return Trajectory(
@@ -95,6 +96,7 @@ class _Run:
             turn_reward=list(episode.turn_reward),
             turn_observation=list(episode.turn_observation),
             useful=frozenset() if isinstance(useful, Exception) else useful,
+            questions=() if isinstance(questions, Exception) else questions,
             reward=reward,
             bank_size=len(episode.bank.active),
             rebuilds=episode.rebuilds,
@@ -111,7 +113,11 @@ class _Run:
 
 
 class Collector:
-    """See the module docstring."""
+    """See the module docstring.
+
+    foresee: told, before the episodes of a turn run their ops, the (new, old) pairs
+    that their writes are about to ask a judge; None where nobody wants to know.
+    """
 
     def __init__(
         self,
@@ -119,9 +125,11 @@ class Collector:
         tokenizer: Tokenizer,
         make_episode: Callable[[Job], Episode],
         step_timeout_s: float,
+        foresee: Callable[[list[tuple[str, str]]], None] | None = None,
     ) -> None:
         self._engine, self._tokenizer = engine, tokenizer
         self._make_episode, self._limit = make_episode, step_timeout_s
+        self._foresee = foresee
         self.seconds_engine = 0.0
         self.seconds_host = 0.0
 
@@ -188,20 +196,28 @@ class Collector:
             top_k=decoding.top_k,
         )
         answered = time.perf_counter()
-        calls = []
-        for run, made in zip(ready, generations, strict=True):
-            run.builder.acted(made.tokens, made.log_probs, run.episode.turn)
-            offsets = self._tokenizer.offsets(made.tokens)
-            calls.append(
-                functools.partial(
-                    run.episode.act, made.text, offsets, made.finish == "stop"
-                )
-            )
-        for run, result in zip(ready, run_all(calls, self._limit), strict=True):
-            if isinstance(result, Exception):
-                run.fail(result)
+        self._act(ready, generations)
         self.seconds_engine += answered - asked
         self.seconds_host += asked - began + time.perf_counter() - answered
+
+    def _act(self, runs: list[_Run], generations: Sequence[Generation]) -> None:
+        """Runs each action's ops, then lets the environments move.
+
+        Only these are under the time limit, and only their faults are theirs: the
+        memory, its judge and its summaries are this program's own.
+        """
+        if self._foresee is not None:
+            actions = zip(runs, generations, strict=True)
+            asked = [run.episode.questions(made.text) for run, made in actions]
+            self._foresee([pair for pairs in asked for pair in pairs])
+        for run, made in zip(runs, generations, strict=True):
+            run.builder.acted(made.tokens, made.log_probs, run.episode.turn)
+            offsets = self._tokenizer.offsets(made.tokens)
+            run.episode.decide(made.text, offsets, made.finish == "stop")
+        calls = [run.episode.advance for run in runs]
+        for run, result in zip(runs, run_all(calls, self._limit), strict=True):
+            if isinstance(result, Exception):
+                run.fail(result)
 
     @staticmethod
     def _ended(run: _Run) -> bool:
@@ -224,6 +240,7 @@ def failed_trajectory(job: Job, failure: str) -> Trajectory:
         turn_reward=[],
         turn_observation=[],
         useful=frozenset(),
+        questions=(),
         reward=None,
         bank_size=0,
         rebuilds=0,

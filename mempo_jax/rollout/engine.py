@@ -78,6 +78,7 @@ class Engine:
         self.counters = Counters()
         self._params = None
         self._held = HeldContexts(slots)
+        self._followers: list = []
         self._cache = self._make_cache()
         self._stop = self._put(self._stop_mask(), whole=False)
         self._prefill = self._jit(programs.prefill, ("span",))
@@ -89,6 +90,12 @@ class Engine:
         # Arrays that are on their devices already stay as they are.
         self._params = jax.device_put(params)
         self._held = HeldContexts(self.slots)
+        for follower in self._followers:
+            follower.set_params(self._params)
+
+    def lead(self, follower) -> None:
+        """Calls its ``set_params`` and ``warm_up`` too: it runs the same policy."""
+        self._followers.append(follower)
 
     def generate(
         self,
@@ -145,6 +152,8 @@ class Engine:
                     self._run_decode([], {}, count, span, 0, sampling, flag)
             self._run_copy({}, span)
         jax.block_until_ready(self._cache)
+        for follower in self._followers:
+            follower.warm_up()
 
     def _feed(self, requests: Sequence[Request]) -> None:
         """Brings every slot to all of its context but the last token."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from mempo_jax.envs import Reward, Status, Task
+from mempo_jax.envs import Question, Reward, Status, Task
 from mempo_jax.memory import OpRecord
 from mempo_jax.rollout.segments import Segment
 
@@ -27,6 +27,7 @@ class Trajectory:
     turn_reward: list[float]
     turn_observation: list[int]
     useful: frozenset[int]
+    questions: tuple[Question, ...]
     reward: Reward | None
     bank_size: int
     rebuilds: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.types import Rows
 
 MAX_INITIAL_KL = 1e-6
+EMPTY_STEPS = 5  # in a row, between two messages about them
 
 
 class RunStopped(RuntimeError):
@@ -84,3 +86,16 @@ def skipped_in_a_row(count: int, limit: int) -> None:
             f"most {limit} may (config.train.max_skipped_updates); their batches lie "
             "in skipped/; lower config.train.learning_rate"
         )
+
+
+def empty_in_a_row(count: int) -> None:
+    """Warns at every ``EMPTY_STEPS``-th step in a row that had nothing to train on."""
+    if count == 0 or count % EMPTY_STEPS:
+        return
+    warnings.warn(
+        f"{count} steps in a row trained on nothing: all rewards of a group were "
+        "equal, in every group that was sampled. If success is near 0 or 1, make the "
+        "tasks (config.env) easier or harder; else raise "
+        "config.sampling.max_resample_rounds, group_size or temperature",
+        stacklevel=2,
+    )

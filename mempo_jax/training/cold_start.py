@@ -18,6 +18,7 @@ from mempo_jax.rollout.assemble import bucket_of, pack
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import parts
+from mempo_jax.training.advisors import judgements, without_policy
 from mempo_jax.training.checks import RunStopped
 from mempo_jax.training.demonstrations import recorded, scripted
 from mempo_jax.training.run_settings import RunSettings
@@ -42,10 +43,11 @@ def demonstration_segments(
 ) -> list[Segment]:
     """Segments of all demonstrations, in a fixed order."""
     train = settings.train
-    episodes = parts.make_episodes(suite, settings)
+    advised = without_policy(settings)
+    episodes = parts.make_episodes(suite, settings, advised)
 
     def make(task: Task):
-        return episodes(task, f"demonstration-{task.id}")
+        return episodes(task, f"demonstration-{task.id}", variant=task.index)
 
     if train.demonstrations_path:
         made = recorded(train.demonstrations_path, suite.task, make, policy.tokenizer)
@@ -67,7 +69,7 @@ def demonstration_segments(
             "config.context.max_context_tokens: expected room for the first turn of a "
             f"task, got {settings.context.max_context_tokens}: no demonstration fits"
         )
-    return segments
+    return segments + judgements(advised, policy, settings, len(segments))
 
 
 def cold_start(

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from mempo_jax.core.advantages import AdvantageSettings, group_advantage
-from mempo_jax.core.diagnostics import group_figures
+from mempo_jax.core.diagnostics import group_figures, memory_sums
 from mempo_jax.training.loss import counted
 from mempo_jax.types import Array, Rows, Trajectories
 
@@ -44,30 +44,50 @@ def mean_figures(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def group_metrics(
-    arrays: Trajectories, settings: AdvantageSettings
+    rounds: Sequence[Trajectories], settings: AdvantageSettings
 ) -> dict[str, float | None]:
     """What the groups of a step look like, before any is dropped.
 
-    reward_std_in_group, degenerate_groups (share whose rewards are all equal) and
-    no_outcome_groups (share whose task scores are); None where nobody counts.
+    reward_std_in_group, degenerate_groups (share whose rewards are all equal),
+    no_outcome_groups (share whose task scores are), write_only_rate (share of the
+    trajectories that wrote and never recalled) and recalls_per_write; None where nobody
+    counts.
+
+    Args:
+      rounds: facts of each round of sampling, the groups of other rounds invalid.
     """
-    made = jax.device_get(_group_figures(arrays, settings))
-    some = bool(arrays.valid.any())
-    return {
-        name: float(made[key]) if some else None
-        for name, key in (
-            ("reward_std_in_group", "reward_std"),
-            ("degenerate_groups", "degenerate_share"),
-            ("no_outcome_groups", "no_outcome_share"),
-            ("group_abs_advantage", "advantage_abs_mean"),
+    made = [jax.device_get(_group_figures(arrays, settings)) for arrays in rounds]
+    groups = [int(arrays.valid.any(axis=1).sum()) for arrays in rounds]
+    members = [int(arrays.valid.sum()) for arrays in rounds]
+    figures = {
+        name: _weighted_mean([float(m[key]) for m, _ in made], weights)
+        for name, key, weights in (
+            ("reward_std_in_group", "reward_std", groups),
+            ("degenerate_groups", "degenerate_share", groups),
+            ("no_outcome_groups", "no_outcome_share", groups),
+            ("group_abs_advantage", "advantage_abs_mean", members),
         )
     }
+    sums = {key: sum(float(s[key]) for _, s in made) for key in made[0][1]}
+    figures["write_only_rate"] = _share(sums["write_only"], sum(members))
+    figures["recalls_per_write"] = _share(sums["recalls"], sums["writes"])
+    return figures
+
+
+def _weighted_mean(values: Sequence[float], weights: Sequence[int]) -> float | None:
+    pairs = zip(values, weights, strict=True)
+    return _share(sum(value * weight for value, weight in pairs), sum(weights))
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 @functools.partial(jax.jit, static_argnames="settings")
 def _group_figures(arrays: Trajectories, settings: AdvantageSettings):
     facts = arrays.reward, arrays.task_score, arrays.valid
-    return group_figures(*facts, group_advantage(*facts, settings))
+    figures = group_figures(*facts, group_advantage(*facts, settings))
+    return figures, memory_sums(arrays.ops, arrays.valid.reshape(-1))
 
 
 def padding_share(batches: Iterable[Rows]) -> float | None:

@@ -10,28 +10,26 @@ from typing import Any
 import jax
 import numpy as np
 
-from mempo_jax.core.advantages import degenerate
 from mempo_jax.core.divergences import kl_coefficient
 from mempo_jax.envs import TaskSuite
-from mempo_jax.envs.reward import call_reward_function, compose
 from mempo_jax.evaluation.trajectory_stats import step_stats
 from mempo_jax.rollout.assemble import assemble_trajectories, pack
-from mempo_jax.rollout.collect import Job
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks, parts
 from mempo_jax.training.compilations import CompilationCounter
 from mempo_jax.training.figures import (
     device_bytes,
-    group_metrics,
     mean_entropy,
     mean_figures,
     padding_share,
 )
+from mempo_jax.training.groups import GroupSampler
 from mempo_jax.training.loss import count_tokens
+from mempo_jax.training.probing import Prober
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.state import make_optimiser, place_params, state_from_params
 from mempo_jax.training.step import Programs
-from mempo_jax.types import Rows, TrainState, Trajectories
+from mempo_jax.types import Evidence, Rows, TrainState, Trajectories
 
 
 class Trainer:
@@ -67,9 +65,10 @@ class Trainer:
         if reference.config != policy.config:
             self._reference_programs = self._make_programs(reference, mesh)
         self._shapes = parts.shapes(settings, mesh)
-        self._reward_function = parts.reward_function(settings)
+        self._prober = Prober(policy.tokenizer, self._shapes, settings.credit.needs)
+        self.groups = GroupSampler(self.collector, suite, settings, self._shapes)
         self._dump = dump
-        self._skipped_in_a_row = 0
+        self._skipped_in_a_row = self._empty_in_a_row = 0
         self.compilations = CompilationCounter()
 
     def _make_programs(self, policy: parts.Policy, mesh: Any) -> Programs:
@@ -88,6 +87,7 @@ class Trainer:
         self.engine.set_params(self.state.params)
         self.engine.warm_up()
         filler = self._filler()
+        self.groups.warm_up(filler)
         for length in self._shapes.length_buckets:
             rows = _filler_rows(self._shapes.rows_of(length), length)
             old, _ = self.programs.score(self.state.params, rows, 1.0)
@@ -106,19 +106,8 @@ class Trainer:
         for step in range(first, last):
             yield self.step(step)
 
-    def jobs(self, step: int) -> list[Job]:
-        """The trajectories of a step: contiguous groups of one task each."""
-        s = self.settings
-        count = s.sampling.tasks_per_step
-        tasks = [self.suite.task("train", step * count + j) for j in range(count)]
-        return [
-            Job(task, sample, s.seed, "train", step)
-            for task in tasks
-            for sample in range(s.sampling.group_size)
-        ]
-
     def step(self, step: int) -> tuple[dict[str, Any], list[Trajectory]]:
-        """One step: sampling, scoring, updates.
+        """One step: sampling, scoring, updates; figures, and all that was sampled.
 
         Raises:
           RunStopped: too many failed trajectories or skipped updates in a row, a gap
@@ -127,49 +116,38 @@ class Trainer:
         began, before = time.perf_counter(), self.compilations.count
         self.engine.set_params(self.state.params)
         counters = dataclasses.asdict(self.engine.counters)
-        trajectories = self.collector.run(
-            self.jobs(step), parts.decoding(self.settings)
-        )
-        self._apply_reward_function(trajectories)
-        checks.failed_share(trajectories, self.settings.sampling.max_failed_share)
+        groups = self.groups.sample(step)
         sampled = time.perf_counter()
-        size = self.settings.sampling.group_size
-        arrays = assemble_trajectories(
-            trajectories, len(trajectories) // size, self._shapes
-        )
-        groups = group_metrics(arrays, parts.advantage(self.settings))
-        arrays = self._drop_degenerate(arrays)
-        figures = self._update(step, trajectories, arrays)
+        evidence, probing = self._probe(groups.kept, groups.arrays)
+        arrays = groups.arrays._replace(evidence=evidence)
+        figures = self._update(step, groups.kept, arrays)
         ended = time.perf_counter()
-        figures |= step_stats(trajectories, size)
-        figures |= groups
+        self._note_empty(figures["empty_steps"])
+        figures |= step_stats(groups.sampled, self.settings.sampling.group_size)
+        figures |= groups.figures
         figures |= self._speeds(counters, sampled - began, ended - sampled)
+        if probing:
+            probing["probe_share"] = probing["seconds_probing"] / figures["seconds"]
+        figures |= probing
         trained = figures["trained_tokens"] / figures["seconds_training"]
         figures["tokens_trained_per_s"] = trained
         figures["compilations"] = self.compilations.count - before
-        return figures, trajectories
+        return figures, groups.sampled
 
-    def _apply_reward_function(self, trajectories: Sequence[Trajectory]) -> None:
-        if self._reward_function is None:
-            return
-        counted = [t for t in trajectories if t.reward is not None]
-        values = call_reward_function(self._reward_function, counted)
-        weights = self.settings.reward.weights()
-        source = f"config.reward.function = {self.settings.reward.function!r}"
-        for trajectory, value in zip(counted, values, strict=True):
-            raw = trajectory.reward.raw
-            counts = {k: int(v) for k, v in raw.items() if k != "task"}
-            trajectory.reward = compose(value, counts, weights, source)
-            earned = trajectory.reward.weighted["task"]
-            trajectory.turn_reward = [0.0] * len(trajectory.turn_reward)
-            trajectory.turn_reward[-1:] = [earned]
+    def _probe(
+        self, trajectories: Sequence[Trajectory], arrays: Trajectories
+    ) -> tuple[Evidence, dict[str, Any]]:
+        """What probes say, by the parameters that sampled, at their temperature."""
+        temperature = self.settings.sampling.temperature
 
-    def _drop_degenerate(self, arrays: Trajectories) -> Trajectories:
-        """Marks groups of equal rewards invalid, if they are to be dropped."""
-        if not self.settings.sampling.drop_degenerate:
-            return arrays
-        flat = np.asarray(jax.device_get(degenerate(arrays.reward, arrays.valid)))
-        return arrays._replace(valid=arrays.valid & ~flat[:, None])
+        def score(rows: Rows) -> Any:
+            return self.programs.score(self.state.params, rows, temperature)[0]
+
+        return self._prober(trajectories, arrays.valid, score)
+
+    def _note_empty(self, empty: int) -> None:
+        self._empty_in_a_row = self._empty_in_a_row + 1 if empty else 0
+        checks.empty_in_a_row(self._empty_in_a_row)
 
     def _update(
         self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories

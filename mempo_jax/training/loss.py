@@ -25,7 +25,7 @@ from mempo_jax.core import (
 )
 from mempo_jax.core.credit import is_memory_op
 from mempo_jax.core.masking import masked_sum
-from mempo_jax.core.objective import AGGREGATIONS
+from mempo_jax.core.objective import AGGREGATIONS, AUX_KEYS, IMPORTANCE_KEYS
 from mempo_jax.types import Array, OpTable, Rows, Trajectories
 
 KL_SCOPES = ("all", "ops")
@@ -45,9 +45,9 @@ class Model(Protocol):
 class ObjectiveSettings:
     """The loss; see ``core.policy_objective``.
 
-    dual_clip 0 is off; kl_scope "all" counted tokens or those of memory "ops";
-    constant_length in tokens serves aggregation "constant" alone; logit_chunk is the
-    number of tokens whose logits exist at one time.
+    dual_clip 0 and importance_cap 0 are off; kl_scope "all" counted tokens or those of
+    memory "ops"; constant_length in tokens serves aggregation "constant" alone;
+    logit_chunk is the number of tokens whose logits exist at one time.
     """
 
     clip_low: float
@@ -57,7 +57,13 @@ class ObjectiveSettings:
     kl_scope: str
     aggregation: str
     constant_length: int
+    importance_cap: float
     logit_chunk: int
+
+    @property
+    def aux_keys(self) -> tuple[str, ...]:
+        """Names of the sums that ``policy_loss`` reports."""
+        return AUX_KEYS + (IMPORTANCE_KEYS if self.importance_cap else ())
 
     def __post_init__(self) -> None:
         if self.kl_scope not in KL_SCOPES:
@@ -73,6 +79,10 @@ class ObjectiveSettings:
             raise ValueError(
                 "constant_length must be at least 1 token with aggregation 'constant', "
                 f"got {self.constant_length}"
+            )
+        if not self.importance_cap >= 0:
+            raise ValueError(
+                f"importance_cap must be at least 0 (0: off), got {self.importance_cap}"
             )
 
 
@@ -129,7 +139,7 @@ def loss_inputs(
     t = trajectories
     return LossInputs(
         ops=t.ops,
-        credit=assign(t.ops, t.turn_reward, t.turn_count, t.valid, credit),
+        credit=assign(t.ops, t.turn_reward, t.turn_count, t.valid, credit, t.evidence),
         advantage=group_advantage(t.reward, t.task_score, t.valid, advantage).reshape(
             -1
         ),
@@ -208,6 +218,8 @@ def policy_loss(
         trajectory_index=rows.trajectory_index,
         constant_length=objective.constant_length,
         trajectory_token_count=inputs.token_count,
+        behaviour_log_probs=rows.behaviour_log_probs,
+        importance_cap=objective.importance_cap or None,
     )
 
 

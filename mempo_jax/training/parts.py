@@ -20,7 +20,6 @@ from mempo_jax.memory import (
     OpError,
     closing_tags,
     error_message,
-    make_embedder,
 )
 from mempo_jax.models import hf
 from mempo_jax.models.decoder import DecoderConfig, LanguageModel
@@ -30,6 +29,8 @@ from mempo_jax.rollout.assemble import Shapes
 from mempo_jax.rollout.collect import Collector, Decoding, Job
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.settings import ConfigError
+from mempo_jax.training import advisors
+from mempo_jax.training.advisors import Advisors
 from mempo_jax.training.loss import ObjectiveSettings
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.sharding import make_mesh, row_multiple, row_sharding
@@ -102,14 +103,16 @@ def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
         goals.append(env.goal)
     texts = [
         *goals,
-        context.instructions,
+        *(context.instructions, *context.instruction_variants),
         context.reminder,
         f" {context.reminder}",
         "turn 0/0 memory 0 (a, b): \nerror: \nrecalled nothing\n0: text",
         *(error_message(error) for error in OpError),
     ]
     numbers = [str(n) for n in range(settings.sampling.max_turns + 1)]
-    tokenizer = build_nano(texts, [*suite.vocabulary(), *numbers])
+    asked, answers = advisors.vocabulary(settings)
+    words = [*suite.vocabulary(), *numbers, *answers]
+    tokenizer = build_nano([*texts, *asked], words)
     config = nano_config(
         tokenizer,
         width=shape.width,
@@ -124,16 +127,24 @@ def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
 
 
 def make_episodes(
-    suite: TaskSuite, settings: RunSettings
-) -> Callable[[Task, str], Episode]:
-    """(task, trajectory id) -> a fresh episode with an empty bank of its own."""
-    embedder = make_embedder(settings.memory.embedder)
+    suite: TaskSuite,
+    settings: RunSettings,
+    advised: Advisors | None = None,
+) -> Callable[..., Episode]:
+    """(task, trajectory id, variant = 0) -> an episode with an empty bank of its own.
+
+    variant: of the instructions; see ``ContextSettings.variant``.
+    advised: the policy as adviser of the banks; see ``advisors.without_policy``.
+    """
+    advised = advised or advisors.without_policy(settings)
+    embedder = settings.memory.make_embedder()
     bank_config = settings.memory.bank()
     limits, weights = settings.episode(), settings.reward.weights()
 
-    def make(task: Task, trajectory_id: str) -> Episode:
-        bank = Bank(bank_config, embedder, trajectory_id=trajectory_id)
-        return Episode(suite.make(task), task, bank, limits, settings.context, weights)
+    def make(task: Task, trajectory_id: str, variant: int = 0) -> Episode:
+        context = settings.context.variant(variant)
+        bank = Bank(bank_config, embedder, trajectory_id, **advised.callables)
+        return Episode(suite.make(task), task, bank, limits, context, weights)
 
     return make
 
@@ -153,15 +164,19 @@ def make_collector(
         closing_tags=closing_tags(),
         row_sharding=row_sharding(mesh),
     )
-    episodes = make_episodes(suite, settings)
+    advised = advisors.make_advisors(policy, settings, mesh)
+    for follower in advised.followers:
+        engine.lead(follower)
+    episodes = make_episodes(suite, settings, advised)
 
     def make(job: Job) -> Episode:
         name = f"{job.purpose}-{job.step}-{job.task.id}-{job.sample}"
-        return episodes(job.task, name)
+        varied = job.purpose == "train"  # others see the instructions as they are
+        return episodes(job.task, name, job.sample if varied else 0)
 
-    return engine, Collector(
-        engine, policy.tokenizer, make, settings.env.step_timeout_s
-    )
+    limit = settings.env.step_timeout_s
+    collector = Collector(engine, policy.tokenizer, make, limit, advised.foresee)
+    return engine, collector
 
 
 def make_run_mesh(settings: RunSettings) -> Any:
@@ -202,6 +217,7 @@ def objective(settings: RunSettings) -> ObjectiveSettings:
         kl_scope=o.kl_scope,
         aggregation=o.aggregation,
         constant_length=o.constant_length,
+        importance_cap=o.importance_cap,
         logit_chunk=LOGIT_CHUNK,
     )
 

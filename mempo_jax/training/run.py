@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from mempo_jax.training import parts
+from mempo_jax.training.advisors import make_advisors
 from mempo_jax.training.checkpoint import Checkpoints
 from mempo_jax.training.checks import RunStopped
 from mempo_jax.training.cold_start import Progress, cold_start, quiet
@@ -55,6 +56,7 @@ def run(
     parts.reward_function(settings)
     mesh = parts.make_run_mesh(settings)
     policy, reference = _policies(settings, suite)
+    make_advisors(policy, settings, mesh)
     place.claim(config)
     with place.locked():
         return _stages(

@@ -60,6 +60,10 @@ class RunSettings:
         context = self.context.max_context_tokens
         expected = f"a last bucket of at least {context} (context.max_context_tokens)"
         require(got >= context, "sampling.prefill_buckets", expected, got)
+        weight, capacity = self.reward.efficiency_size, self.memory.capacity
+        expected = "0 where memory.capacity is 0: no bound to measure the size against"
+        ok = weight == 0 or capacity > 0
+        require(ok, "reward.efficiency_size", expected, weight)
 
     @property
     def max_segment_tokens(self) -> int:

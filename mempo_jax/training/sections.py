@@ -7,18 +7,20 @@ Each refuses impossible values when it is built. Sections that another package o
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from mempo_jax.envs.babi import BabiSettings
 from mempo_jax.envs.ledger import LedgerSettings
 from mempo_jax.envs.reward import RewardSettings
-from mempo_jax.memory import BankConfig
+from mempo_jax.memory import BankConfig, Embedder, make_embedder
 from mempo_jax.settings import ConfigError
 
 SUITES = ("ledger", "babi")
 DTYPES = ("float32", "bfloat16")
-JUDGES = ("lexical", "always")
-EMBEDDERS = ("static", "hashing")
+JUDGES = ("lexical", "always", "policy")
+SUMMARIES = ("truncate", "policy")
+EMBEDDERS = ("static", "hashing", "sentence_transformers")
 
 
 def require(ok: bool, field: str, expected: str, got: Any) -> None:
@@ -55,16 +57,40 @@ class MemorySection:
     merge_threshold: float
     judge: str
     embedder: str
+    embedder_model: str
     ann_threshold: int
     max_entry_chars: int
     merge_max_chars: int
     max_ops_per_turn: int
+    judge_adds_prompt: str
+    judge_changes_prompt: str
+    judge_yes: str
+    judge_no: str
+    summarise: str
+    summarise_prompt: str
+    summarise_tokens: int
 
     def __post_init__(self) -> None:
         self.bank()
         require(self.judge in JUDGES, "memory.judge", f"one of {JUDGES}", self.judge)
+        ok = self.summarise in SUMMARIES
+        require(ok, "memory.summarise", f"one of {SUMMARIES}", self.summarise)
+        tokens = self.summarise_tokens
+        require(tokens >= 1, "memory.summarise_tokens", "at least 1", tokens)
         ok = self.embedder in EMBEDDERS
         require(ok, "memory.embedder", f"one of {EMBEDDERS}", self.embedder)
+        by_model = self.embedder == "sentence_transformers"
+        expected = "a model directory" if by_model else f"'' with {self.embedder!r}"
+        ok = bool(self.embedder_model) == by_model
+        require(ok, "memory.embedder_model", expected, self.embedder_model)
+
+    def make_embedder(self) -> Embedder:
+        """The embedder of all banks; ConfigError where it cannot be had."""
+        chosen = {"model": self.embedder_model} if self.embedder_model else {}
+        try:
+            return make_embedder(self.embedder, **chosen)
+        except (ValueError, OSError, ImportError) as error:
+            raise ConfigError(f"config.memory.embedder: {error}") from error
 
     def bank(self) -> BankConfig:
         """The bank's own settings; every bank field comes from this section."""
@@ -84,6 +110,8 @@ class RewardSection:
     overflow: float
     write_cost: float
     penalty_floor: float
+    efficiency_size: float
+    efficiency_hits: float
     outcome_gate: bool
 
     def __post_init__(self) -> None:
@@ -138,6 +166,7 @@ class SamplingSection:
     decode_chunk: int
     prefill_buckets: tuple[int, ...]
     drop_degenerate: bool
+    max_resample_rounds: int
     max_failed_share: float
 
     def __post_init__(self) -> None:
@@ -153,6 +182,11 @@ class SamplingSection:
         check(self.top_p == 1.0, "top_p", "1.0: scoring uses the full distribution")
         check(self.top_k == 0, "top_k", "0: scoring uses the full distribution")
         check_ascending(self.prefill_buckets, "sampling.prefill_buckets")
+        rounds = self.max_resample_rounds
+        check(rounds >= 0, "max_resample_rounds", "at least 0")
+        kept = "0 where drop_degenerate is False: then no group is replaced"
+        ok = rounds == 0 or self.drop_degenerate
+        check(ok, "max_resample_rounds", kept)
         check(0 <= self.max_failed_share <= 1, "max_failed_share", "0 to 1")
 
 
@@ -167,6 +201,7 @@ class ObjectiveSection:
     kl_warmup_steps: int
     kl_estimator: str
     kl_scope: str
+    importance_cap: float
     advantage_eps: float
     advantage_ddof: int
     divide_by_std: bool
@@ -187,6 +222,8 @@ class ObjectiveSection:
         check(self.kl_estimator in estimators, "kl_estimator", f"one of {estimators}")
         scopes = ("all", "ops")
         check(self.kl_scope in scopes, "kl_scope", f"one of {scopes}")
+        ok = 0 <= self.importance_cap < math.inf
+        check(ok, "importance_cap", "0 (off), or a finite cap > 0")
         check(self.advantage_eps > 0, "advantage_eps", "> 0")
         check(self.advantage_ddof in (0, 1), "advantage_ddof", "0 or 1")
 

@@ -18,7 +18,6 @@ import optax
 from jax.sharding import Mesh
 
 from mempo_jax.core import AdvantageSettings, CreditSettings
-from mempo_jax.core.objective import AUX_KEYS
 from mempo_jax.training import loss as losses
 from mempo_jax.training import sharding
 from mempo_jax.training.loss import LossInputs, Model, ObjectiveSettings
@@ -179,7 +178,7 @@ class Programs:
         )
         self._zeros, self._supervised_zeros = (
             jax.jit(partial(self._trace_zeros, keys), out_shardings=sums)
-            for keys in (AUX_KEYS, ("tokens",))
+            for keys in (objective.aux_keys, ("tokens",))
         )
         self._accumulate = jax.jit(
             accumulate,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mempo_jax.envs import Situation
+from mempo_jax.envs import Question, Situation
 from mempo_jax.envs.babi import BabiSettings, BabiSuite
 from mempo_jax.envs.babi_files import DataError
 from mempo_jax.memory import Bank, BankConfig
@@ -50,6 +50,17 @@ def test_a_story_is_told_line_by_line_and_scored_by_question(tmp_path):
     assert (last.done, last.observation) == (True, "")
     assert env.score() == pytest.approx(2 / 3)
     assert env.useful() == {0, 1, 3}
+
+
+def test_questions_know_their_answers_and_the_lines_that_hold_them(tmp_path):
+    suite = make_suite(write(tmp_path, train=TWO, test=ONE))
+    env = suite.make(suite.task("test", 0))
+    env.reset(0)
+    assert env.questions() == (
+        Question(2, "cellar", frozenset({0}), "act"),
+        Question(4, "porch", frozenset({3}), "act"),
+        Question(5, "attic", frozenset({1}), "act"),
+    )
 
 
 def test_an_answer_may_end_the_task_early(tmp_path):

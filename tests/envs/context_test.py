@@ -159,6 +159,16 @@ def test_no_instructions_leave_the_goal():
     assert Driver(instructions="", goal="").show("one").system == ""
 
 
+def test_variants_of_the_instructions_take_turns():
+    settings = context(instruction_variants=("keep notes", "write it down"))
+    said = [settings.variant(n).instructions for n in range(7)]
+    assert said[:3] == ["use memory", "keep notes", "write it down"]
+    assert said[3:] == [*said[:3], "use memory"]
+    assert settings.variant(4).max_context_tokens == settings.max_context_tokens
+    alone = context()
+    assert [alone.variant(n) for n in range(3)] == [alone] * 3
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -167,6 +177,7 @@ def test_no_instructions_leave_the_goal():
         ("write_reminder_every", -1),
         ("summary_titles", -1),
         ("max_context_tokens", 7),
+        ("instruction_variants", ("other words", "")),
     ],
 )
 def test_impossible_settings_name_their_field(field, value):

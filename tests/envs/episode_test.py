@@ -227,3 +227,32 @@ def test_no_episode_sees_the_bank_of_another():
         found = {c for c in "abcdefgh" if f"secret {c} " in shown}
         assert found == {"abcdefgh"[number]}
     assert [e.text for e in origin.entries] == ["shared start"]
+
+
+def test_an_action_is_decided_by_the_memory_and_then_moves_the_environment():
+    env = ScriptedEnv()
+    episode = make_episode(env)
+    episode.observe()
+    episode.decide("<mem_write>one</mem_write><act>go</act>")
+    assert [entry.text for entry in episode.bank.active] == ["one"]
+    assert (env.seen, episode.turn) == ([], 0)
+    episode.advance()
+    assert (env.seen, episode.turn) == ([("go", False)], 1)
+
+
+def test_what_its_writes_would_ask_is_told_and_changes_nothing():
+    episode = make_episode()
+    episode.observe()
+    assert episode.questions("<mem_write>one</mem_write>") == []
+    episode.act('<mem_write title="a">one</mem_write><mem_write>two</mem_write>')
+    log = list(episode.bank.log)
+    asked = episode.questions(
+        '<mem_write title="b">six</mem_write><mem_delete ids="0"/><mem_write>'
+        "seven</mem_write><mem_write></mem_write><mem_recall>one</mem_recall>"
+    )
+    assert sorted(asked) == [
+        *[("b: six", "a: one"), ("b: six", "two")],
+        *[("seven", "a: one"), ("seven", "two")],
+    ]
+    assert episode.bank.log == log
+    assert episode.turn == 1

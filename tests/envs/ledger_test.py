@@ -221,6 +221,23 @@ def test_the_expert_writes_every_topic_equally_often():
         assert all(text.startswith(f"<think> {topic}</think>") for text in made)
 
 
+def test_the_expert_repeats_the_topics_that_a_goal_names_and_obeys_none():
+    suite = LedgerSuite(settings(relevance="named"), 0)
+    env, rng = suite.make(suite.task("train", 0)), np.random.default_rng(0)
+    env.reset(3)
+    named = [word for word in env.goal.split() if word in TOPICS]
+    assert len(named) == suite.settings.relevant_topics
+    written = {True: 0, False: 0}
+    for topic in TOPICS:
+        for _ in range(500):
+            seen = Situation(f"ann {topic} is 17", (), (), env.goal)
+            act = suite.expert()(seen, rng)
+            assert act.startswith(f"<think> {' '.join([*named, topic])}</think>")
+            written[topic in named] += "<mem_write>" in act
+    shares = written[True] / (500 * 3), written[False] / (500 * 5)
+    assert abs(shares[0] - shares[1]) < 0.06
+
+
 def test_the_expert_recalls_then_answers_what_it_found():
     expert, rng = LedgerSuite(settings(), 0).expert(), np.random.default_rng(0)
     first = expert(Situation("what is ann phone", (), ()), rng)
@@ -243,3 +260,19 @@ def test_the_vocabulary_covers_all_that_is_said():
         told = expert(Situation(seen[0], (), ()), rng)
         plain = told.replace("<", " <").replace(">", "> ").split()
         assert {w for w in plain if not w.startswith("<")} <= words
+
+
+def test_a_question_knows_its_answer_and_the_fact_that_holds_it():
+    suite = LedgerSuite(settings(correction_rate=0.5), 0)
+    corrected = 0
+    for index in range(60):
+        env, seen = play(suite, index)
+        [question] = env.questions()
+        last, value = truth(seen)
+        assert seen[question.observation] == seen[-1]
+        assert (question.support, question.answer) == ({last}, value)
+        assert question.kind == "answer"
+        assert env.step(question.answer, final=True).reward == 1.0
+        about = asked(seen[-1])
+        corrected += sum(tuple(f.split()[:2]) == about for f in seen[:-1]) > 1
+    assert corrected > 5

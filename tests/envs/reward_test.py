@@ -4,20 +4,24 @@ import math
 import numpy as np
 import pytest
 
+from mempo_jax.core.advantages import AdvantageSettings, group_advantage
 from mempo_jax.envs.reward import (
+    EFFICIENCY,
     PENALTIES,
     RewardError,
     RewardSettings,
     call_reward_function,
     compose,
+    rescored,
 )
+from mempo_jax.envs.reward_facts import efficiency_shares
 from tests.envs.scripted_env import REWARD
 
 NONE = dict.fromkeys(PENALTIES, 0)
 
 
 def settings(**changes):
-    values = dict.fromkeys((*PENALTIES, "penalty_floor"), 0.0)
+    values = dict.fromkeys((*PENALTIES, "penalty_floor", *EFFICIENCY), 0.0)
     return RewardSettings(**{"task_weight": 1.0, **values, **changes})
 
 
@@ -77,6 +81,68 @@ def test_the_task_weighs_something(value):
 def test_active_components():
     assert settings().active() == ["task"]
     assert REWARD.active() == ["task", *PENALTIES]
+
+
+def test_efficiency_earns_by_shares_and_is_no_penalty():
+    weights = settings(efficiency_size=0.05, efficiency_hits=0.1, penalty_floor=-0.5)
+    shares = {"efficiency_size": 0.75, "efficiency_hits": 0.5}
+    reward = compose(0.5, NONE, weights, efficiency=shares)
+    assert reward.total == pytest.approx(0.5 + 0.0375 + 0.05)
+    assert {n: reward.raw[n] for n in shares} == shares
+    assert reward.weighted["efficiency_size"] == pytest.approx(0.0375)
+    off = compose(0.5, NONE, settings(), efficiency=shares)
+    assert (off.total, off.raw) == (0.5, reward.raw)
+
+
+@pytest.mark.parametrize(
+    ("size", "hits", "task", "most"),
+    [(0.3, 0.0, 1.0, "0.2"), (0.11, 0.1, 1.0, "0.2"), (0.0, 0.11, 0.5, "0.1")],
+)
+def test_efficiency_weighs_at_most_a_fifth_of_the_task(size, hits, task, most):
+    given = {"efficiency_size": size, "efficiency_hits": hits, "task_weight": task}
+    with pytest.raises(ValueError, match=f"at most {most}.*remembering nothing would"):
+        settings(**given)
+    half = {"efficiency_size": task * 0.1, "efficiency_hits": task * 0.1}
+    assert settings(**half, task_weight=task).active() == ["task", *EFFICIENCY]
+
+
+@pytest.mark.parametrize("field", EFFICIENCY)
+@pytest.mark.parametrize("value", [-0.1, math.inf, math.nan])
+def test_efficiency_is_finite_and_never_a_penalty(field, value):
+    with pytest.raises(ValueError, match=rf"config\.reward\.{field}: expected"):
+        settings(**{field: value})
+
+
+def test_another_task_score_leaves_the_other_components():
+    weights = settings(malformed=-0.1, efficiency_size=0.1, penalty_floor=-0.5)
+    shares = {"efficiency_size": 0.25}
+    made = compose(1.0, {**NONE, "malformed": 2}, weights, efficiency=shares)
+    again = rescored(made, 0.5, weights, "mine")
+    assert again.raw == made.raw | {"task": 0.5}
+    assert again.total == pytest.approx(made.total - 0.5)
+    with pytest.raises(RewardError, match="mine: expected"):
+        rescored(made, 1.5, weights, "mine")
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_in_an_all_failed_group_a_small_bank_is_no_success(gate):
+    # Eight wrong answers; banks of 10 to 17 entries, of at most 20.
+    weights = settings(efficiency_size=0.2)
+    made = [
+        compose(0.0, NONE, weights, efficiency=efficiency_shares([], [size], 20))
+        for size in range(10, 18)
+    ]
+    reward = np.array([[each.total for each in made]])
+    score = np.array([[each.raw["task"] for each in made]])
+    options = AdvantageSettings(eps=1e-4, ddof=0, divide_by_std=True, outcome_gate=gate)
+    valid = np.ones((1, 8), bool)
+    got = np.asarray(group_advantage(reward, score, valid, options))
+    assert np.ptp(reward) == pytest.approx(0.07)
+    assert np.argmax(got) == 0
+    if gate:
+        np.testing.assert_allclose(got, reward - reward.mean(), atol=1e-6)
+    else:
+        assert np.abs(got).max() > 1.4
 
 
 def reward_function(values):

@@ -19,6 +19,8 @@ REWARD = RewardSettings(
     overflow=-0.2,
     write_cost=-0.01,
     penalty_floor=-0.5,
+    efficiency_size=0.0,
+    efficiency_hits=0.0,
 )
 
 
@@ -49,6 +51,9 @@ class ScriptedEnv:
     def useful(self):
         return frozenset({0})
 
+    def questions(self):
+        return ()
+
 
 def context(**changes):
     settings = {
@@ -58,6 +63,7 @@ def context(**changes):
         "write_reminder_every": 0,
         "summary_titles": 2,
         "instructions": "use memory",
+        "instruction_variants": (),
         "reminder": "remember ?",
     }
     return ContextSettings(**{**settings, **changes})

@@ -116,6 +116,7 @@ def test_each_op_is_told_whole():
         turn_reward=[0.0, 0.0, 1.0],
         turn_observation=[0, 1, 2],
         useful=frozenset(),
+        questions=(),
         reward=Reward({"task": 1.0}, {"task": 1.0}, 0.95),
         bank_size=1,
         rebuilds=0,

@@ -28,6 +28,8 @@ METRICS = {
     *("recall_ms_p50", "recall_ms_p95", "write_precision", "write_recall", "kl"),
     *("clip_fraction", "grad_norm", "abs_advantage", "log_prob_gap", "padding_share"),
     *("entropy", "tokens_generated_per_s", "tokens_prefilled_per_s", "compilations"),
+    *("groups_resampled", "groups_unfilled", "resample_rounds", "write_only_rate"),
+    *("recalls_per_write", "weighted_token_share", "reward_raw/efficiency_size"),
 }
 
 

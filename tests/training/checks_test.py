@@ -1,4 +1,5 @@
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
@@ -103,6 +104,21 @@ def test_too_many_failures_stop_with_the_first_reason():
     checks.failed_share([], 0.0)
     with pytest.raises(RunStopped, match=r"2 of 8 .*at most 20%.*first: reason 2"):
         checks.failed_share(made, 0.2)
+
+
+def test_steps_without_training_are_told_of_now_and_then():
+    told = []
+    for count in range(1, 12):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            checks.empty_in_a_row(count)
+        told += [(count, str(w.message)) for w in caught]
+    assert [count for count, _ in told] == [5, 10]
+    assert told[1][1].startswith("10 steps in a row trained on nothing")
+    assert "config.sampling.max_resample_rounds" in told[1][1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checks.empty_in_a_row(0)
 
 
 def test_skipped_updates_in_a_row():

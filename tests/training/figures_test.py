@@ -1,10 +1,11 @@
 """Figures of a step, against small cases counted by hand."""
 
 import numpy as np
+import pytest
 
 from mempo_jax.core.advantages import AdvantageSettings
 from mempo_jax.training import figures
-from mempo_jax.types import Rows
+from mempo_jax.types import Kind, Rows
 from tests.training import step_case
 
 
@@ -55,9 +56,40 @@ def test_the_spread_of_rewards_is_that_of_counted_members():
     facts = facts._replace(reward=reward, valid=valid)
     facts = facts._replace(task_score=np.zeros_like(reward))
     settings = AdvantageSettings(1e-4, 0, True, False)
-    got = figures.group_metrics(facts, settings)
+    got = figures.group_metrics([facts], settings)
     assert got["reward_std_in_group"] == 0.25
     assert got["degenerate_groups"] == 0.5
     assert got["no_outcome_groups"] == 1
     nobody = facts._replace(valid=np.zeros_like(valid))
-    assert set(figures.group_metrics(nobody, settings).values()) == {None}
+    assert set(figures.group_metrics([nobody], settings).values()) == {None}
+
+
+def test_rounds_of_sampling_count_by_their_groups():
+    facts = step_case.make_trajectories()
+    reward = np.array([[0, 1, 0, 1], [5, 5, 5, 5]], np.float32)
+    facts = facts._replace(reward=reward, task_score=np.zeros_like(reward))
+    first = facts._replace(valid=np.ones((2, 4), bool))
+    second = facts._replace(valid=np.array([[1] * 4, [0] * 4], bool))
+    settings = AdvantageSettings(1e-4, 0, True, False)
+    got = figures.group_metrics([first, second], settings)
+    assert got["reward_std_in_group"] == pytest.approx(1 / 3)
+    assert got["degenerate_groups"] == pytest.approx(1 / 3)
+    assert got["no_outcome_groups"] == 1
+    assert got["group_abs_advantage"] == pytest.approx(2 / 3, rel=1e-3)
+
+
+def test_a_memory_that_is_filled_and_never_read_shows():
+    facts = step_case.make_trajectories()
+    kind = np.full_like(facts.ops.kind, Kind.SKIP)
+    kind[:4, 0] = Kind.WRITE  # four of eight write, two of them recall
+    kind[:2, 1] = Kind.RECALL
+    kind[7] = Kind.WRITE  # left out
+    facts = facts._replace(ops=facts.ops._replace(kind=kind))
+    settings = AdvantageSettings(1e-4, 0, True, False)
+    got = figures.group_metrics([facts], settings)
+    assert got["write_only_rate"] == pytest.approx(2 / 7)
+    assert got["recalls_per_write"] == pytest.approx(2 / 4)
+    twice = figures.group_metrics([facts, facts], settings)
+    assert twice["write_only_rate"] == pytest.approx(2 / 7)
+    idle = facts._replace(ops=facts.ops._replace(kind=np.full_like(kind, Kind.SKIP)))
+    assert figures.group_metrics([idle], settings)["recalls_per_write"] is None

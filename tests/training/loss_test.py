@@ -14,6 +14,7 @@ SETTINGS = loss.ObjectiveSettings(
     kl_scope="all",
     aggregation="token_mean",
     constant_length=8,
+    importance_cap=0.0,
     logit_chunk=64,
 )
 
@@ -56,6 +57,8 @@ def test_tokens_are_counted_over_all_micro_batches():
         ({"kl_scope": "memory"}, "all, ops"),
         ({"aggregation": "mean"}, "token_mean"),
         ({"aggregation": "constant", "constant_length": 0}, "constant_length"),
+        ({"importance_cap": -1.0}, "importance_cap must be at least 0"),
+        ({"importance_cap": float("nan")}, "importance_cap"),
     ],
 )
 def test_impossible_settings_are_refused(change, message):

@@ -45,3 +45,47 @@ def test_a_reward_function_must_be_callable():
     name = f"{__name__}:NOT_CALLABLE"
     with pytest.raises(ConfigError, match="expected a function, got int"):
         parts.reward_function(settings(**{"reward.function": name}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"sampling.max_resample_rounds": 1, "sampling.drop_degenerate": False},
+            r"sampling\.max_resample_rounds: expected 0 where drop_degenerate is False",
+        ),
+        (
+            {"sampling.max_resample_rounds": -1},
+            r"sampling\.max_resample_rounds: expected at least 0, got -1",
+        ),
+        (
+            {"reward.efficiency_size": 0.1, "memory.capacity": 0},
+            r"reward\.efficiency_size: expected 0 where memory\.capacity is 0",
+        ),
+        (
+            {"reward.efficiency_size": 0.15, "reward.efficiency_hits": 0.1},
+            r"at most 0\.2 .*remembering nothing would win",
+        ),
+        ({"objective.importance_cap": -0.5}, r"objective\.importance_cap: expected 0"),
+        (
+            {"objective.importance_cap": float("inf")},
+            r"objective\.importance_cap: expected",
+        ),
+        (
+            {"context.instruction_variants": ("a", "")},
+            r"context\.instruction_variants: expected texts that are not empty",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_field(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(**changes)
+
+
+def test_efficiency_terms_count_as_components():
+    four = settings()
+    assert len(four.reward.weights().active()) == 4
+    assert not any("components" in line for line in advice(four))
+    five = settings(**{"reward.efficiency_size": 0.05})
+    [said] = [line for line in advice(five) if "components" in line]
+    assert "efficiency_size" in said

@@ -13,7 +13,7 @@ from mempo_jax.training import sharding
 from mempo_jax.training import state as states
 from mempo_jax.training.loss import ObjectiveSettings, count_tokens
 from mempo_jax.training.step import Programs
-from mempo_jax.types import Kind, OpTable, Outcome, Rows, Trajectories
+from mempo_jax.types import Evidence, Kind, OpTable, Outcome, Rows, Trajectories
 
 CONFIG = DecoderConfig(
     vocab_size=24,
@@ -48,6 +48,7 @@ OBJECTIVE = ObjectiveSettings(
     kl_scope="all",
     aggregation="token_mean",
     constant_length=8,
+    importance_cap=0.0,
     logit_chunk=1024,
 )
 ADVANTAGE = AdvantageSettings(eps=1e-4, ddof=0, divide_by_std=True, outcome_gate=True)
@@ -55,7 +56,13 @@ CREDIT = CreditSettings(
     modes=("uniform", "attribution"),
     gamma=0.9,
     other_weight=0.1,
+    attribution_form="bonus",
+    attribution_probe="turn_reward",
+    attribution_floor=0.1,
     attribution_weight=1.0,
+    answer_probability_weight=1.0,
+    counterfactual_weight=1.0,
+    counterfactual_evictions=True,
 )
 DECODER = LanguageModel(CONFIG, jnp.float32)
 
@@ -144,6 +151,11 @@ def make_trajectories(seed=0):
         reward=score - 0.1,
         task_score=score,
         valid=valid,
+        evidence=Evidence(
+            answer_gain=rng.random((N, K)).astype(np.float32),
+            leave_out=rng.random((N, K)).astype(np.float32),
+            turn_potential=rng.random((N, 3)).astype(np.float32),
+        ),
     )
 
 

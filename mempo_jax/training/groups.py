@@ -1,0 +1,149 @@
+"""The groups of one step: sampled, and sampled anew where one teaches nothing.
+
+A group whose rewards are all equal has no advantage. Up to
+``sampling.max_resample_rounds`` times, such a group gives its place to a group of
+another task (dynamic sampling; Yu et al. 2025, DAPO, arXiv:2503.14476, section 3.2).
+Which task follows from step, round and place alone, so a continued run samples what the
+uninterrupted one would have. Places that no round fills train as a smaller batch; the
+arrays keep their shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mempo_jax.core.advantages import degenerate
+from mempo_jax.envs import TaskSuite
+from mempo_jax.envs.reward import call_reward_function, rescored
+from mempo_jax.rollout.assemble import Shapes, assemble_trajectories
+from mempo_jax.rollout.collect import Collector, Job
+from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.training import checks, parts
+from mempo_jax.training.figures import group_metrics
+from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.types import Trajectories
+
+
+class Groups(NamedTuple):
+    """What one step sampled.
+
+    kept: one group for each place, G x S trajectories, groups contiguous.
+    arrays: facts of ``kept``; a group that is not trained on is marked invalid.
+    sampled: every trajectory of every round, groups contiguous, ``kept`` among them.
+    figures: metrics of the groups and of the rounds.
+    """
+
+    kept: list[Trajectory]
+    arrays: Trajectories
+    sampled: list[Trajectory]
+    figures: dict[str, Any]
+
+
+def task_index(step: int, round_: int, place: int, settings: RunSettings) -> int:
+    """Which training task stands at a place of a step in a round; none comes twice."""
+    sampling = settings.sampling
+    rounds = 1 + sampling.max_resample_rounds
+    return (step * rounds + round_) * sampling.tasks_per_step + place
+
+
+class GroupSampler:
+    """Runs the groups of a step; see the module docstring."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        suite: TaskSuite,
+        settings: RunSettings,
+        shapes: Shapes,
+    ) -> None:
+        self._collector, self._suite = collector, suite
+        self._settings, self._shapes = settings, shapes
+        self._reward_function = parts.reward_function(settings)
+
+    def warm_up(self, arrays: Trajectories) -> None:
+        """Compiles what looks at groups, for facts of this shape."""
+        self._unfilled(arrays)
+        group_metrics([arrays], parts.advantage(self._settings))
+
+    def sample(self, step: int) -> Groups:
+        """The groups of one step, with the policy that the engine holds.
+
+        Raises:
+          RunStopped: too many of the trajectories so far failed.
+          RewardError: a reward function of the user's broke its contract.
+        """
+        sampling = self._settings.sampling
+        size, most = sampling.group_size, sampling.max_resample_rounds
+        places = list(range(sampling.tasks_per_step))
+        standing: dict[int, list[Trajectory]] = {}  # the newest group of each place
+        sampled: list[Trajectory] = []
+        rounds: list[Trajectories] = []
+        while places and len(rounds) <= most:
+            fresh = self._run(step, len(rounds), places)
+            sampled += fresh
+            checks.failed_share(sampled, sampling.max_failed_share)
+            for at, place in enumerate(places):
+                standing[place] = fresh[at * size : (at + 1) * size]
+            kept = [t for place in sorted(standing) for t in standing[place]]
+            arrays = assemble_trajectories(kept, len(standing), self._shapes)
+            rounds.append(_only(arrays, places))
+            places = self._unfilled(arrays)
+        figures = group_metrics(rounds, parts.advantage(self._settings))
+        groups = len(sampled) // size
+        figures["resample_rounds"] = len(rounds) - 1
+        figures["groups_resampled"] = groups - sampling.tasks_per_step
+        figures["groups_unfilled"] = len(places)
+        trained = np.ones(sampling.tasks_per_step, bool)
+        trained[places] = False
+        arrays = arrays._replace(valid=arrays.valid & trained[:, None])
+        return Groups(kept, arrays, sampled, figures)
+
+    def jobs(self, step: int, round_: int, places: Sequence[int]) -> list[Job]:
+        """The trajectories of a round: contiguous groups of one task each."""
+        s = self._settings
+        indices = [task_index(step, round_, place, s) for place in places]
+        tasks = [self._suite.task("train", index) for index in indices]
+        return [
+            Job(task, sample, s.seed, "train", step)
+            for task in tasks
+            for sample in range(s.sampling.group_size)
+        ]
+
+    def _run(self, step: int, round_: int, places: Sequence[int]) -> list[Trajectory]:
+        jobs = self.jobs(step, round_, places)
+        made = self._collector.run(jobs, parts.decoding(self._settings))
+        self._apply_reward_function(made)
+        return made
+
+    def _unfilled(self, arrays: Trajectories) -> list[int]:
+        """Places of groups that are not to be trained on."""
+        if not self._settings.sampling.drop_degenerate:
+            return []
+        flat = jax.device_get(degenerate(arrays.reward, arrays.valid))
+        return np.flatnonzero(flat).tolist()
+
+    def _apply_reward_function(self, trajectories: Sequence[Trajectory]) -> None:
+        if self._reward_function is None:
+            return
+        counted = [t for t in trajectories if t.reward is not None]
+        values = call_reward_function(self._reward_function, counted)
+        settings = self._settings.reward
+        source = f"config.reward.function = {settings.function!r}"
+        for trajectory, value in zip(counted, values, strict=True):
+            trajectory.reward = rescored(
+                trajectory.reward, value, settings.weights(), source
+            )
+            earned = trajectory.reward.weighted["task"]
+            trajectory.turn_reward = [0.0] * len(trajectory.turn_reward)
+            trajectory.turn_reward[-1:] = [earned]
+
+
+def _only(arrays: Trajectories, places: Sequence[int]) -> Trajectories:
+    """The same arrays with the groups of other places marked invalid."""
+    here = np.zeros(len(arrays.valid), bool)
+    here[list(places)] = True
+    return arrays._replace(valid=arrays.valid & here[:, None])
