@@ -90,7 +90,7 @@ class Bank(BankHistory):
             "",
             token_span=arguments.span("write", token_span),
             text=arguments.text("write: text", text),
-            title=arguments.optional_text("write: title", title) or None,
+            title=_plain_title(arguments.optional_text("write: title", title)),
         )
         error = self._gates.text_error(text, title)
         if self._refused(draft, error):
@@ -109,7 +109,7 @@ class Bank(BankHistory):
         refused = self._gates.text_error(text, title) or not self.config.enabled
         if refused or not len(self):
             return []
-        text = full_text(title or None, text)
+        text = full_text(_plain_title(title), text)
         return self._gates.questions(text, self._table, self._embed([text])[0])
 
     def recall(
@@ -227,3 +227,8 @@ class Bank(BankHistory):
                 f"memory.merge_threshold (now {self.config.merge_threshold})",
                 stacklevel=3,
             )
+
+
+def _plain_title(title: str | None) -> str | None:
+    """One line without outer blanks: titles are shown in a list; None if empty."""
+    return " ".join((title or "").split()) or None

@@ -34,6 +34,7 @@ class Block:
         self.ids = np.asarray(ids, np.int64)
         self.vectors = vectors
         self.approximate = approximate and len(ids) >= LEAST_TRAINED
+        self.refused = False  # ScaNN could not learn it: not to be tried at every turn
         self._lock = threading.Lock()
         self._searcher = None
 
@@ -138,7 +139,7 @@ class Build:
                 "searched exactly, which is slower",
                 stacklevel=2,
             )
-            block.approximate = False
+            block.approximate, block.refused = False, True
         self._block = block
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -121,14 +121,19 @@ class Gates:
 
     def _judged(self, pairs: list[tuple[str, str]]) -> Iterable[Verdict]:
         """Verdicts in order; a judge of one pair is not asked before it has to be."""
+        if self.config.judge != "always" and any(new == old for new, old in pairs):
+            # The same text is a repeat whatever a judge would say of it.
+            return [
+                Verdict.REPEATS if new == old else Verdict.OTHER for new, old in pairs
+            ]
         many = getattr(self.judge, "many", None)
         if many is None:
             return (self.judge(new, old) for new, old in pairs)
         verdicts = many(pairs)
-        if len(verdicts) != len(pairs):
+        if not isinstance(verdicts, Sequence) or len(verdicts) != len(pairs):
             raise ValueError(
                 f"the judge's many(): expected {len(pairs)} verdicts, one a pair, got "
-                f"{len(verdicts)}; see the judge given to the Bank"
+                f"{arguments.short(verdicts)}; see the judge given to the Bank"
             )
         return verdicts
 

@@ -48,8 +48,9 @@ class BankHistory(BankView):
     def fork(self, trajectory_id: str) -> Self:
         """An independent bank that starts from these entries, with an empty log.
 
-        For trajectories of one task: steps of the entries stay as they are. Costs what
-        changed since the last fork, not what the bank holds.
+        For trajectories of one task: steps of the entries stay as they are. The first
+        fork after a change copies the list of entries (milliseconds for 100,000);
+        further ones cost the same whatever the bank holds.
         """
         return self._holding(self._table.fork(), trajectory_id)
 

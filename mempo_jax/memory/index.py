@@ -206,6 +206,7 @@ class Index:
         if self._busy(older):
             return False
         late = self._learns(len(older)) and not older.block.approximate
+        late = late and not older.block.refused
         return rows * _AGE_RATIO > len(older) or late
 
     def _learns(self, rows: int) -> bool:

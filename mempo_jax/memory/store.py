@@ -6,6 +6,7 @@ is why a replayed bank equals the original bit for bit.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -74,7 +75,8 @@ class EntryTable:
         return self._index
 
     def fork(self) -> EntryTable:
-        """An independent table; costs what changed here, not what the base holds."""
+        """An independent table. The first fork after a change copies the list of
+        entries, though not the entries; further ones copy nothing."""
         if self._changed or self._added:
             self.base = tuple(self)
             self._changed, self._added = {}, []
@@ -180,14 +182,26 @@ class EntryTable:
         if self._queue is not None:
             self._queue.add(entry)
         self.active_count += 1
-        if self._index is not None:
-            self._index.add(new_id, embedding)
+        self._keep_indexed("add", new_id, embedding)
 
     def _bury(self, entry_id, status, reason, merged_into: int = -1) -> None:
         self._put(self[entry_id].buried(status, reason, merged_into))
         self.active_count -= 1
-        if self._index is not None:
-            self._index.remove(entry_id)
+        self._keep_indexed("remove", entry_id)
+
+    def _keep_indexed(self, change: str, *args) -> None:
+        """The index is a cache: one that cannot follow a change is built anew."""
+        if self._index is None:
+            return
+        try:
+            getattr(self._index, change)(*args)
+        except Exception as error:
+            self._index = None
+            warnings.warn(
+                f"the index of a bank could not {change} an entry "
+                f"({type(error).__name__}: {error}); it is built anew when next asked",
+                stacklevel=2,
+            )
 
     def _next_below(self, start: int) -> int:
         """Highest place of an active entry below a tombstone, -1 for none."""

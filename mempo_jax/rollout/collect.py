@@ -78,7 +78,9 @@ class _Run:
             if isinstance(reward, Exception):
                 self.fail(reward)
                 reward = None
-        truths = [episode.env.useful, episode.env.questions]
+        # An environment that knows of no questions need not say so.
+        asked = getattr(episode.env, "questions", tuple)
+        truths = [episode.env.useful, asked]
         useful, questions = run_all(truths, limit_s)
         log = list(episode.bank.log)
         self.builder.mark_ops([(r.turn, r.token_span) for r in log])

@@ -255,3 +255,11 @@ def test_check_valid_sees_damage(static):
 def test_impossible_settings_are_refused_by_name(field):
     with pytest.raises(ValueError, match=f"memory.{field}"):
         BankConfig(**{field: -2})
+
+
+def test_a_title_is_one_line_and_a_blank_one_none():
+    bank = Bank(BankConfig(), make_embedder("hashing"))
+    bank.write("ann likes tea", title="  about\n ann ", step=0)
+    bank.write("rome is a city", title=" \n", step=1)
+    assert [entry.title for entry in bank.entries] == ["about ann", None]
+    assert bank.summary().titles == ("about ann",)

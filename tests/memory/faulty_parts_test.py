@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.memory import Bank, BankConfig, Verdict, make_embedder
+from mempo_jax.memory import index as index_lib
 
 EMBEDDER = make_embedder("hashing", dim=32)
 
@@ -146,3 +147,19 @@ def test_a_summary_that_fails_changes_nothing(summarise, error):
         bank.merge([0, 1], step=3)
     assert (bank.entries, bank.log) == (entries, log)
     bank.check_valid()
+
+
+def test_an_index_that_cannot_follow_is_built_anew(monkeypatch):
+    bank = Bank(BankConfig(), make_embedder("hashing"))
+    bank.write("ann likes tea", step=0)
+    bank.candidates("tea", 1)
+
+    def refuse(self, entry_id, vector):
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index_lib.Index, "add", refuse)
+        with pytest.warns(UserWarning, match="built anew"):
+            bank.write("rome is a city", step=1)
+    bank.check_valid()
+    assert bank.candidates("rome is a city", 1) == [1]

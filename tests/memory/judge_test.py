@@ -47,7 +47,7 @@ ONE_RULE_EACH = [
     ("the call is at 5 pm", "the call is at 5 am", Verdict.UPDATES),
     ("due 2024-03-05", "due March 5, 2024", Verdict.REPEATS),
     ("blood type: O+", "blood type: O-", Verdict.UPDATES),
-    ("grade: A", "grade: A+.", Verdict.UPDATES),
+    ("grade: A", "grade: A+", Verdict.UPDATES),
     ("it is due on 2024-03-05", "it is due on 5 May 2024", Verdict.UPDATES),
     ("Bob has twenty-one chairs", "Bob has 21 chairs", Verdict.REPEATS),
     ("the fee is €1,200", "the fee is 1200 euros", Verdict.REPEATS),

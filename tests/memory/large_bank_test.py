@@ -1,7 +1,6 @@
 """A large initial bank: forking, saving and loading cost what they may."""
 
 import dataclasses
-import time
 import tracemalloc
 
 import numpy as np
@@ -34,26 +33,22 @@ def large():
     return Bank.from_texts(texts, config, Numbered(), "world")
 
 
-def test_a_fork_costs_under_one_percent(large):
+def test_a_fork_costs_under_one_percent_of_the_memory(large):
     tracemalloc.start()
-    start = time.perf_counter()
     whole = Bank.from_texts(
         [entry.text for entry in large.entries], large.config, large.embedder
     )
     whole.candidates("1", 1)
-    seconds = time.perf_counter() - start
     size = tracemalloc.get_traced_memory()[0]
     whole.fork("warm")
-    before, start = tracemalloc.get_traced_memory()[0], time.perf_counter()
+    before = tracemalloc.get_traced_memory()[0]
     forks = [whole.fork(f"t{i}") for i in range(64)]
-    fork_seconds = (time.perf_counter() - start) / 64
     for number, fork in enumerate(forks):
         fork.write(f"{7_000_000 + number} is new", step=0)
         fork.delete([5], step=0)
         fork.recall("17", step=0)
     fork_size = (tracemalloc.get_traced_memory()[0] - before) / 64
     tracemalloc.stop()
-    assert fork_seconds < 0.01 * seconds
     assert fork_size < 0.01 * size
     assert 64 * fork_size < 64 * 2**20
     assert len(whole) == COUNT

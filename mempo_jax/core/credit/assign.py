@@ -21,7 +21,8 @@ def assign(
 ) -> OpCredit:
     """Credit of every op under ``settings.modes``.
 
-    A malformed or failed op keeps its weight but never gets a positive bonus.
+    A malformed or failed op, or a write that repeats, keeps its weight but never gets a
+    positive bonus: having done no harm among writes that did is no merit.
 
     Args:
       ops: OpTable [N, K], N = G * S, groups contiguous.
@@ -48,7 +49,9 @@ def assign(
     for mode in settings.modes:
         credit = MODES[mode].ops(ops, facts, settings)
         weight, bonus = weight * credit.weight, bonus + credit.bonus
-    failed = (kind == Kind.MALFORMED) | (jnp.asarray(ops.outcome) == Outcome.ERROR)
+    outcome = jnp.asarray(ops.outcome)
+    failed = (kind == Kind.MALFORMED) | (outcome == Outcome.ERROR)
+    failed |= outcome == Outcome.DUPLICATE
     bonus = jnp.where(failed, jnp.minimum(bonus, 0), bonus)
     padding = kind == Kind.NONE
     return OpCredit(keep(weight, ~padding, 1.0), keep(bonus, ~padding))

@@ -63,3 +63,10 @@ def test_other_kinds_earn_nothing_and_failed_ops_never_gain():
 def test_nothing_probed_is_nothing_earned():
     ops = table([write(0), write(1), op(Kind.RECALL)])
     assert not assign(ops, MODE).bonus.any()
+
+
+def test_a_write_that_repeats_gains_nothing_beside_one_that_did_harm():
+    ops = table([write(0), write(1, -1, Outcome.DUPLICATE), write(2)])
+    probed = evidence(ops, leave_out=[[-3.0, 0, 0, 0]])
+    harmful, repeated, idle = assign(ops, MODE, probed=probed).bonus[0, :3]
+    assert harmful < 0 == repeated < idle
