@@ -4,7 +4,8 @@
 
 The memory holds 12 of 40 facts, so what was told first is pushed out unless the policy
 has learnt what not to write. Demonstrations write three facts in ten. About four times
-the tokens of configs/base.py. BUILD_NOTES has the figures.
+the tokens of configs/base.py. With 60 steps, about 12 minutes on one busy core: sampled
+success 0.125 after the cold start, 0.875 [0.77, 0.94] trained (greedy 1.0, 64 tasks).
 """
 
 from ml_collections import ConfigDict

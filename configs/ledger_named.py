@@ -4,7 +4,8 @@
 
 Nothing is labelled relevant. The policy has to compare the topic of a fact with the
 three that the goal names; its thought, as demonstrated, repeats both. A wider network
-than configs/base.py has. BUILD_NOTES has the figures.
+than configs/base.py has. So far it learns nothing: sampled success 0.43 after the cold
+start, 0.41 after 110 steps.
 """
 
 from ml_collections import ConfigDict

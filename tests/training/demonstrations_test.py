@@ -193,7 +193,7 @@ def test_no_file(tmp_path):
         read(str(tmp_path / "none.jsonl"))
 
 
-def test_the_scripted_policy_sees_observation_and_recalls():
+def test_the_scripted_policy_sees_observation_recalls_and_goal():
     seen = []
 
     def policy(situation, rng):
@@ -201,9 +201,10 @@ def test_the_scripted_policy_sees_observation_and_recalls():
         assert isinstance(rng, np.random.Generator)
         return "<mem_recall> one</mem_recall>" if len(seen) == 1 else "<act> x</act>"
 
-    demonstrate(make_episode(ScriptedEnv(["first", "second"])), policy, TOKENIZER, 0)
+    env = ScriptedEnv(["first", "second"])
+    demonstrate(make_episode(env), policy, TOKENIZER, 0)
     assert seen == [
-        Situation("first", (), ()),
-        Situation("first", (), ("one",)),
-        Situation("second", (), ()),
+        Situation("first", (), (), env.goal),
+        Situation("first", (), ("one",), env.goal),
+        Situation("second", (), (), env.goal),
     ]
