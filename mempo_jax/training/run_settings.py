@@ -14,16 +14,18 @@ from mempo_jax.core.credit import CreditSettings
 from mempo_jax.envs.context import ContextSettings
 from mempo_jax.envs.episode import EpisodeSettings
 from mempo_jax.settings import ConfigError, build
+from mempo_jax.training.learning_sections import (
+    ObjectiveSection,
+    SamplingSection,
+    TrainSection,
+)
 from mempo_jax.training.sections import (
     EnvSection,
     LogSection,
     MemorySection,
     MeshSection,
-    ObjectiveSection,
     PolicySection,
     RewardSection,
-    SamplingSection,
-    TrainSection,
     require,
 )
 

@@ -1,0 +1,45 @@
+"""The engine that samples for a run, and the collector that drives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mempo_jax.envs import Episode, TaskSuite
+from mempo_jax.memory import closing_tags
+from mempo_jax.rollout.collect import Collector, Job
+from mempo_jax.rollout.engine import Engine
+from mempo_jax.training import advisors
+from mempo_jax.training.policies import Policy
+from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.sharding import row_sharding
+from mempo_jax.training.suites import make_episodes
+
+
+def make_collector(
+    policy: Policy, suite: TaskSuite, settings: RunSettings, mesh: Any
+) -> tuple[Engine, Collector]:
+    """An engine for the policy's model, and the collector that drives it."""
+    sampling = settings.sampling
+    engine = Engine(
+        policy.model,
+        policy.tokenizer,
+        slots=sampling.slots,
+        max_length=settings.max_segment_tokens,
+        prefill_buckets=sampling.prefill_buckets,
+        decode_chunk=sampling.decode_chunk,
+        closing_tags=closing_tags(),
+        row_sharding=row_sharding(mesh),
+    )
+    advised = advisors.make_advisors(policy, settings, mesh)
+    for follower in advised.followers:
+        engine.lead(follower)
+    episodes = make_episodes(suite, settings, advised)
+
+    def make(job: Job) -> Episode:
+        name = f"{job.purpose}-{job.step}-{job.task.id}-{job.sample}"
+        varied = job.purpose == "train"  # others see the instructions as they are
+        return episodes(job.task, name, job.sample if varied else 0)
+
+    limit = settings.env.step_timeout_s
+    collector = Collector(engine, policy.tokenizer, make, limit, advised.foresee)
+    return engine, collector
