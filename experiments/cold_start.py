@@ -1,14 +1,19 @@
 """Makes a cold-started policy alone, without reinforcement learning.
 
     python -m experiments.cold_start --config=configs/base.py --out=DIR
-        [--config.FIELD=VALUE ...]
+        [--demonstrations=FILE.jsonl] [--config.FIELD=VALUE ...]
 
 DIR becomes a Hugging Face directory; give it to a run as --config.policy.path=DIR
 (with --config.train.cold_start_steps=0, or it is trained on demonstrations again).
+
+With --demonstrations the scripted demonstrations are written to FILE.jsonl and nothing
+is trained: look at them, change them, or write others in that form, and give the file
+to a run as --config.train.demonstrations_path=FILE.jsonl.
 """
 
 import pathlib
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -17,13 +22,21 @@ from experiments.launch import STOPPED_EXIT, fail, launch
 from mempo_jax.settings import ConfigError
 
 OPTIONS = new_options()
-flags.DEFINE_string("out", None, "the directory to make", flag_values=OPTIONS)
+flags.DEFINE_string("out", "", "the directory to make", flag_values=OPTIONS)
+flags.DEFINE_string(
+    "demonstrations", "", "write them to this JSONL file", flag_values=OPTIONS
+)
 
 
 def main(command: Command) -> int:
     from mempo_jax.training.run_settings import advice, from_config
 
-    settings = from_config(command.config.to_dict())
+    config = command.config.to_dict()
+    settings = from_config(config)
+    if command.options.demonstrations:
+        return _write(pathlib.Path(command.options.demonstrations), settings)
+    if not command.options.out:
+        raise ConfigError("--out is missing: the directory to make; see --help")
     out = pathlib.Path(command.options.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out={out}: expected a new or an empty directory")
@@ -52,10 +65,45 @@ def main(command: Command) -> int:
     except RunStopped as error:
         bars.close()
         fail(error, STOPPED_EXIT)
-    RunDir(str(out.parent)).save_dir(out, lambda path: policy.save(path, params))
+    RunDir(str(out.parent)).save_dir(
+        out, lambda path: policy.save(path, params, config)
+    )
     print(f"{out}: the cold-started policy")
     return 0
 
 
+def _write(path: pathlib.Path, settings: Any) -> int:
+    from experiments.progress import Bars
+    from mempo_jax.training import parts
+    from mempo_jax.training.demonstration_files import write_demonstrations
+    from mempo_jax.training.demonstrations import records
+
+    if path.exists() or not path.parent.is_dir():
+        raise ConfigError(
+            f"--demonstrations={path}: expected a new file in a folder that there is"
+        )
+    suite, bars = parts.make_suite(settings), Bars()
+    tokenizer = parts.initial_policy(suite, settings).tokenizer
+    episodes = parts.make_episodes(suite, settings)
+    count = settings.train.demonstrations
+    tasks = [suite.task("train", index) for index in range(count)]
+
+    def make(task):
+        return episodes(task, f"demonstration-{task.id}", variant=task.index)
+
+    def shown(lines):
+        for number, line in enumerate(lines, start=1):
+            bars("demonstrations", number, count, {})
+            yield line
+
+    try:
+        made = shown(records(make, tasks, suite.expert(), tokenizer))
+        write_demonstrations(path, made)
+    except OSError as error:
+        raise ConfigError(f"--demonstrations={path}: {error}") from error
+    print(f"{path}: {count} demonstrations")
+    return 0
+
+
 if __name__ == "__main__":
-    launch(main, OPTIONS, required=("config", "out"))
+    launch(main, OPTIONS)

@@ -39,15 +39,19 @@ def main(command: Command) -> int:
 
     from experiments.transcript import transcript
     from mempo_jax.rollout.collect import Job
+    from mempo_jax.rollout.http_client import ServerError
     from mempo_jax.training import parts
 
     suite, mesh = parts.make_suite(settings), parts.make_run_mesh(settings)
     policy = _policy(path, suite, settings, mesh)
     engine, collector = parts.make_collector(policy, suite, _few(settings, mesh), mesh)
-    engine.set_params(policy.params)
     task = suite.task("test", command.options.task)
     jobs = [Job(task, n, settings.seed, "trace", 0) for n in range(SAMPLES)]
-    made = collector.run(jobs, parts.decoding(settings))
+    try:
+        engine.set_params(policy.params)
+        made = collector.run(jobs, parts.decoding(settings))
+    except ServerError as error:
+        raise ConfigError(str(error)) from error
     print("\n".join(transcript(made, temperature=settings.sampling.temperature)))
     return 0
 

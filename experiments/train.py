@@ -39,6 +39,7 @@ def main(command: Command) -> int:
     from experiments.progress import Bars
     from experiments.summary import closing, table
     from mempo_jax.envs.reward import RewardError
+    from mempo_jax.rollout.http_client import ServerError
     from mempo_jax.training.checkpoint import CheckpointError
     from mempo_jax.training.checks import RunStopped
     from mempo_jax.training.metrics import read_metrics
@@ -54,7 +55,7 @@ def main(command: Command) -> int:
     before = signal.signal(signal.SIGTERM, preempted)
     try:
         summary = run(settings, config, workdir, bars)
-    except (RunStopped, CheckpointError, RewardError) as error:
+    except (RunStopped, CheckpointError, RewardError, ServerError) as error:
         bars.close()
         fail(error, STOPPED_EXIT)
     except Preempted as stop:

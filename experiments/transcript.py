@@ -42,13 +42,15 @@ def _turns(trajectory: Trajectory) -> Iterator[str]:
         rewards = trajectory.turn_reward
         reward = rewards[turn] if turn < len(rewards) else 0.0
         for record in by_turn.get(turn, ()):
-            yield from _op(record, reward)
+            yield from op_lines(record, reward)
 
 
-def _op(record: OpRecord, reward: float) -> Iterator[str]:
+def op_lines(record: OpRecord, reward: float | None = None) -> Iterator[str]:
+    """An op and what came of it; reward: of its turn, None where it has none yet."""
     ids = ", ".join(str(i) for i in record.entry_ids) or "none"
     head = f"  op     turn {record.turn}, {record.kind}, {record.outcome}"
-    text = f"entries {ids}, reward {reward:.2f}"
+    text = f"entries {ids}"
+    text += f", reward {reward:.2f}" if reward is not None else ""
     text += f", error {record.error}" if record.error else ""
     text += f", evicts {', '.join(map(str, record.evicted))}" if record.evicted else ""
     text += f': "{record.text}"' if record.text else ""

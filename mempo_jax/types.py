@@ -17,7 +17,10 @@ Array = Any  # numpy or jax; this module imports neither
 
 
 class Kind(enum.IntEnum):
-    """What a row of an ``OpTable`` is; ``SKIP`` is a turn ended without any op."""
+    """What a row of an ``OpTable`` is; ``SKIP`` is a turn ended without any op.
+
+    ``REWRITE`` is a new ``<mem>`` block, of the context rule "rolling".
+    """
 
     NONE = -1
     WRITE = 0
@@ -28,6 +31,7 @@ class Kind(enum.IntEnum):
     ANSWER = 5
     MALFORMED = 6
     SKIP = 7
+    REWRITE = 8
 
 
 class Outcome(enum.IntEnum):
@@ -45,7 +49,7 @@ class Outcome(enum.IntEnum):
 # Decisions about memory: a skipped write is one, and so is a tag that was got wrong.
 MEMORY_KINDS = (
     *(Kind.WRITE, Kind.RECALL, Kind.MERGE, Kind.DELETE),
-    *(Kind.SKIP, Kind.MALFORMED),
+    *(Kind.SKIP, Kind.MALFORMED, Kind.REWRITE),
 )
 
 
@@ -95,7 +99,8 @@ class Evidence(NamedTuple):
     some context, by the policy and at the temperature that sampled.
 
     answer_gain f32 [N, K], of a write: probability of the answer with its text as the
-    only memory less that without any, summed over the questions after it ·
+    only memory less that without any, summed over the questions after it; of a
+    rewritten block: less that with the block before it ·
     leave_out f32 [N, K], of a write, merge or recall: drop of the log-probability
     (nats) without the entries that came of it, for a write less what the entries that
     it crowded out would have added · turn_potential f32 [N, M]: sum of the

@@ -14,9 +14,11 @@ import numpy as np
 
 from mempo_jax.envs.ledger import LedgerEnv
 from mempo_jax.memory import Bank, make_embedder
+from mempo_jax.models import lora
 from mempo_jax.rollout import generate
 from mempo_jax.training import cold_start as cold_starts
 from mempo_jax.training import evaluate, parts, run
+from mempo_jax.training.adapters import adapt
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.rundir import RunDir
@@ -145,7 +147,7 @@ def update(settings):
 def policy(settings):
     """The initial policy, the reference, and how the model computes."""
     suite = parts.make_suite(settings)
-    made, reference = run._policies(settings, suite)
+    made, reference = run._policies(settings, suite, parts.make_run_mesh(settings))
     tokens = np.zeros((1, 4), np.int32)
 
     def total(params):
@@ -154,6 +156,23 @@ def policy(settings):
     program = str(jax.make_jaxpr(jax.grad(total))(made.params))
     computes = [name for name in ("bf16", "remat") if name in program]
     return made.config, bits(made.params), bits(reference), computes
+
+
+def chat(settings):
+    """What the policy's chat template writes around a question."""
+    made = parts.initial_policy(parts.make_suite(settings), settings)
+    return made.tokenizer.prompt([{"role": "user", "content": "bus"}])
+
+
+def adapters(settings):
+    """What is trained of the policy, and what that adds to the weights."""
+    suite = parts.make_suite(settings)
+    policy = parts.make_nano(suite, settings)
+    made = adapt(policy, settings, step_case.sharding.make_mesh(1, 1, 1), "training")
+    trained, _ = lora.split(made.params)
+    ones = jax.tree.map(jnp.ones_like, made.params)
+    merged = lora.merge(ones, made.model.lora) if made.model.lora else ones
+    return jax.tree.structure(trained), bits(merged)
 
 
 def mesh(settings):

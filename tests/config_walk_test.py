@@ -16,15 +16,17 @@ from mempo_jax.training import parts
 from mempo_jax.training.checks import RunStopped
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.run_settings import from_config
+from tests import config_walk_engine_probes as engine_probes
+from tests import config_walk_env_probes as env_probes
 from tests import config_walk_memory_probes as memory_probes
 from tests import config_walk_probes as probes
+from tests import config_walk_qa_probes as qa_probes
 from tests.experiments import tiny
 
 SHARED = ("engine", "cold_start", "step", "slow_step", "skipping_step")
 
-LONG = {"env.ledger.min_turns": 10, "env.ledger.max_turns": 10}
+LONG = env_probes.LONG
 ROOMY = LONG | {"memory.merge_threshold": 1.01, "memory.capacity": 0}
-BABI = {"env.name": "babi", "env.data_dir": "DATA", "env.babi.tasks": (1,)}
 OFTEN = LONG | {"context.write_reminder_every": 1}
 ADVISED = {"memory.judge": "policy", "memory.summarise": "policy"}
 SENTENCES = {
@@ -35,26 +37,15 @@ PROBED = {"credit.modes": ("answer_probability", "counterfactual")}
 CONSTANT = {"objective.aggregation": "constant"}
 
 DEFAULTS = {"mesh.data": 1, "log.tensorboard": False, "train.cold_start_steps": 2}
-# Their other values cannot work: scoring could not follow the sampler; wandb is hidden.
-REFUSED = {"sampling.top_p", "sampling.top_k", "log.wandb_project"}
+# Their other values cannot work: scoring could not follow the sampler; wandb is hidden;
+# there is no GPU.
+REFUSED = {
+    *("sampling.top_p", "sampling.top_k"),
+    *("log.wandb_project", "policy.attention"),
+}
 # field: (another value, probe, given)
 TABLE = {
     "seed": (5, "tasks", {}),
-    "env.name": ("babi", "tasks", {"env.data_dir": "DATA", "env.babi.tasks": (1,)}),
-    "env.data_dir": ("OTHER", "tasks", BABI),
-    "env.step_timeout_s": (0.001, "slow_step", {}),
-    "env.ledger.min_turns": (3, "tasks", {}),
-    "env.ledger.max_turns": (9, "tasks", {}),
-    "env.ledger.relevant_topics": (5, "tasks", {}),
-    "env.ledger.max_relevant_facts": (1, "tasks", LONG),
-    "env.ledger.relevance": ("named", "tasks", {}),
-    "env.ledger.min_delay": (4, "tasks", LONG),
-    "env.ledger.max_delay": (1, "tasks", LONG),
-    "env.ledger.correction_rate": (0.8, "tasks", LONG),
-    "env.ledger.write_rate": (0.0, "demonstrations", {}),
-    "env.babi.tasks": ((1, 2), "tasks", BABI),
-    "env.babi.max_train_lines": (2, "tasks", BABI),
-    "env.babi.write_rate": (0.0, "demonstrations", BABI),
     "context.rule": ("append", "episode", {}),
     "context.window_turns": (2, "episode", {}),
     "context.max_context_tokens": (30, "episode", LONG | {"context.rule": "append"}),
@@ -107,8 +98,18 @@ TABLE = {
     "reward.outcome_gate": (True, "update", {}),
     "policy.path": ("POLICY", "policy", {}),
     "policy.ref_path": ("POLICY", "policy", {"policy.path": "POLICY"}),
+    "policy.chat_template_kwargs": (
+        (("style", "terse"),),
+        "chat",
+        {"policy.path": "STYLED"},
+    ),
+    "policy.param_dtype": ("bfloat16", "policy", {}),
     "policy.compute_dtype": ("bfloat16", "policy", {}),
+    "policy.attention": ("cudnn", "policy", {}),
     "policy.remat": (True, "policy", {}),
+    "policy.lora.rank": (3, "adapters", {}),
+    "policy.lora.alpha": (8.0, "adapters", {"policy.lora.rank": 2}),
+    "policy.lora.targets": (("up",), "adapters", {"policy.lora.rank": 2}),
     "policy.nano.layers": (2, "policy", {}),
     "policy.nano.width": (32, "policy", {}),
     "policy.nano.heads": (4, "policy", {}),
@@ -176,6 +177,8 @@ TABLE = {
     "log.wandb_project": ("x", "files", {}),
     "log.trajectories_every": (0, "files", {}),
 }
+TABLE |= engine_probes.ROWS | env_probes.ROWS
+TABLE |= qa_probes.ROWS
 
 
 def by_length(trajectories):
@@ -201,7 +204,8 @@ class World:
 
     def __init__(self, folder):
         self.folder, self.seen, self.runs = folder, {}, 0
-        self.paths = {n: str(folder / n) for n in ("DATA", "OTHER", "POLICY", "JSONL")}
+        names = ("DATA", "OTHER", "POLICY", "STYLED", "JSONL", "QA")
+        self.paths = {n: str(folder / n) for n in names}
         for name, place in (("DATA", "hall"), ("OTHER", "park")):
             (folder / name).mkdir()
             short = f"1 Mary went to the {place}.\n2 Where is Mary?\t{place}\t1\n"
@@ -211,6 +215,7 @@ class World:
                 text = short + long * task
                 for split in ("train", "test"):
                     (folder / name / f"qa{task}_x_{split}.txt").write_text(text)
+        qa_probes.write_questions(folder / "QA")
         (folder / "JSONL").write_text(
             '{"task": "ledger/train/0", "turns": [{"action": "<think> bus</think>"}]}\n'
         )
@@ -220,6 +225,9 @@ class World:
         self.policy = parts.make_nano(suite, settings)
         shifted = jax.tree.map(lambda x: x + 1.0, self.policy.params)
         self.policy.save(folder / "POLICY", shifted)
+        self.policy.save(folder / "STYLED", shifted)
+        template = folder / "STYLED" / "chat_template.jinja"
+        template.write_text("{{ style or '' }}" + template.read_text())
         self.owner = Trainer(self.policy, suite, settings, self.mesh)
 
     def lend(self, trainer):
@@ -259,7 +267,8 @@ class World:
     def _look(self, probe, changes, patch):
         config = self.config(changes).to_dict()
         settings = from_config(config)
-        function = getattr(memory_probes, probe, None) or getattr(probes, probe)
+        modules = (env_probes, memory_probes, engine_probes, qa_probes, probes)
+        function = next(getattr(m, probe) for m in modules if hasattr(m, probe))
         if probe == "files":
             self.runs += 1
             return function(settings, config, self.folder / f"run{self.runs}")

@@ -1,8 +1,8 @@
 """Eight virtual CPU devices for every test, and which tests run by default.
 
 ``data`` tests run where MEMPO_DATA_DIR is set; that it names no folder fails the whole
-run. ``parity`` tests run with ``-m parity`` only. What is left out is deselected and
-counted so, never skipped.
+run. ``parity`` tests run with ``-m parity`` only, ``extras`` with ``-m extras``. What
+is left out is deselected and counted so, never skipped.
 """
 
 import os
@@ -27,8 +27,9 @@ def pytest_collection_modifyitems(config, items):
             f"{DATA_DIR}={os.environ[DATA_DIR]}: there is no such folder; name the"
             " folder of public data files, or unset it to leave these tests out"
         )
-    if "parity" not in config.getoption("-m"):
-        unwanted.add("parity")
+    unwanted |= {
+        mark for mark in ("parity", "extras") if mark not in config.getoption("-m")
+    }
     dropped = [
         item for item in items if any(map(item.get_closest_marker, sorted(unwanted)))
     ]

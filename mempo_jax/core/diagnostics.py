@@ -16,20 +16,18 @@ def group_figures(
 
     reward_std is the mean over groups of the population std inside a group;
     degenerate_share counts groups whose rewards are all equal, no_outcome_share those
-    whose task scores are (both: of the groups that have a valid member).
+    whose task scores are (both: of the groups that have a valid member);
+    advantage_abs_mean is over valid members.
     """
     valid = jnp.asarray(valid, bool)
     live = valid.any(axis=-1)
     centred = jnp.asarray(reward) - masked_mean(reward, valid, -1, keepdims=True)
     variance = masked_mean(jnp.where(valid, centred, 0) ** 2, valid, -1)
     return {
-        "reward_mean": masked_mean(reward, valid),
-        "task_score_mean": masked_mean(task_score, valid),
         "reward_std": masked_mean(jnp.sqrt(variance), live),
         "degenerate_share": masked_mean(degenerate(reward, valid), live),
         "no_outcome_share": masked_mean(degenerate(task_score, valid), live),
         "advantage_abs_mean": masked_mean(jnp.abs(advantage), valid),
-        "valid_share": jnp.mean(valid.astype(jnp.float32)),
     }
 
 

@@ -1,8 +1,8 @@
 """Log-probabilities of tokens from hidden states, without the [B, T, vocab] array.
 
-Logits are made for about ``chunk_size`` tokens at a time, and again in the backward
-pass. Chunks run along T, so that rows stay sharded as they are. Log-softmax is float32
-whatever the model computes in.
+Logits are made for about ``chunk_size`` tokens at a time (fewer where the vocabulary is
+large, see ``MOST_LOGITS``), and again in the backward pass. Chunks run along T, so that
+rows stay sharded as they are. Log-softmax is float32 whatever the model computes in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from jax import lax
 from mempo_jax.core.masking import keep
 from mempo_jax.types import Array
 
-CHUNK_SIZE = 4096  # tokens; at a vocabulary of 50,000 about 0.8 GB of float32 logits
+CHUNK_SIZE = 4096  # tokens
+MOST_LOGITS = 2**26  # of one chunk, a quarter of a GB; about three copies are alive
 
 
 def token_log_probs(
@@ -35,7 +36,8 @@ def token_log_probs(
       unembed: [D, V].
       targets: int [B, T].
       temperature: scalar > 0.
-      chunk_size: tokens whose logits exist at one time (at least one column of B).
+      chunk_size: tokens whose logits exist at one time, at most (but at least one
+        column of B).
       mask: bool [B, T]; where False the result is 0 and no gradient flows, whatever
         ``hidden`` holds there. None counts every token.
 
@@ -107,6 +109,7 @@ def _scored(hidden, unembed, targets, temperature, chunk_size, mask, with_entrop
     if mask is not None:
         hidden = jnp.where(mask[..., None], hidden, jnp.zeros((), hidden.dtype))
     rows, length = targets.shape
+    chunk_size = min(chunk_size, MOST_LOGITS // unembed.shape[1])
     columns = max(1, min(length, chunk_size // max(rows, 1)))
     # Chunks add to the gradient of ``wide``: in float32, whatever the weights are in.
     wide = unembed.astype(jnp.promote_types(unembed.dtype, jnp.float32))

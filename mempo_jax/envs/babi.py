@@ -1,9 +1,10 @@
 """``babi``: stories, one sentence a turn; questions are asked where they stand.
 
-A question is answered by ``<act>answer</act>``; the story goes on after it and ends
-with its last line. ``<answer>`` answers too, and ends the task there. Score: the share
-of the story's questions answered correctly. The supporting facts named by the files are
-the truth about what deserved memory.
+All twenty tasks. A question is answered by ``<act>answer</act>``; the story goes on
+after it and ends with its last line. ``<answer>`` answers too, and ends the task there.
+Score: the mean over the story's questions, each scored as ``babi_answers`` says. The
+supporting facts named by the files are the truth about what deserved memory. Questions
+are reported apart by the number of their task: category ``qa1`` and so on.
 """
 
 from __future__ import annotations
@@ -14,26 +15,16 @@ import sys
 
 import numpy as np
 
+from mempo_jax.envs.babi_answers import COUNTING, COUNTS, answer_score
+from mempo_jax.envs.babi_expert import COREFERENCE, LAST, UNKNOWN, BabiExpert
 from mempo_jax.envs.babi_files import DataError, Story, find_file, read_stories
 from mempo_jax.envs.base import (
     Question,
     ScriptedPolicy,
-    Situation,
     StepResult,
     Task,
     derived_seed,
 )
-
-UNKNOWN = "unknown"
-_MOVE = re.compile(
-    r"(\w+) (?:went|went back|journeyed|moved|travelled) to the (\w+)\.?$"
-)
-_TAKE = re.compile(r"(\w+) (?:took|got|grabbed|picked up) the (\w+)(?: there)?\.?$")
-_DROP = re.compile(
-    r"(\w+) (?:left|discarded|dropped|put down) the (\w+)(?: there)?\.?$"
-)
-_WHERE = re.compile(r"Where is (?:the )?(\w+) ?\?$")
-_IS_IN = re.compile(r"Is (\w+) in the (\w+) ?\?$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,20 +54,24 @@ class BabiEnv:
     def __init__(self, story: Story) -> None:
         self._lines = story.lines
         self._asked = tuple(
-            Question(at, line.answer, line.evidence, kind="act")
+            Question(at, line.answer, line.evidence, "act", f"qa{story.task}")
             for at, line in enumerate(story.lines)
             if line.answer is not None
         )
-        self._questions = len(self._asked)
+        self._task, self._questions = story.task, len(self._asked)
         self.goal = "answer each question"
 
     def reset(self, seed: int) -> str:
-        self._at, self._right = 0, 0
+        self._at, self._right = 0, 0.0
+        self._scores: dict[int, float] = {}
         return self._lines[0].text
 
     def step(self, action: str, *, final: bool = False) -> StepResult:
         line = self._lines[self._at]
-        right = line.answer is not None and _same(action, line.answer)
+        right = 0.0
+        if line.answer is not None:
+            right = answer_score(action, line.answer, self._task)
+            self._scores[self._at] = right
         self._right += right
         self._at += 1
         reward = right / max(self._questions, 1)
@@ -93,12 +88,8 @@ class BabiEnv:
     def questions(self) -> tuple[Question, ...]:
         return self._asked
 
-
-def _same(given: str, gold: str) -> bool:
-    def items(text: str) -> list[str]:
-        return sorted(w for w in re.split(r"[,\s]+", text.lower()) if w)
-
-    return items(given) == items(gold)
+    def question_scores(self) -> tuple[float, ...]:
+        return tuple(self._scores.get(q.observation, 0.0) for q in self._asked)
 
 
 class BabiSuite:
@@ -145,6 +136,10 @@ class BabiSuite:
 
     def vocabulary(self) -> list[str]:
         words = {"is", "now", "at", UNKNOWN, "answer", "each"}
+        if COUNTING in self.settings.tasks:
+            words.update(COUNTS)
+        if COREFERENCE & set(self.settings.tasks):
+            words.update(LAST.split())
         for stories in self._stories.values():
             for story in stories:
                 for line in story.lines:
@@ -153,7 +148,7 @@ class BabiSuite:
         return sorted(words | {"question"})
 
     def expert(self) -> ScriptedPolicy:
-        return BabiExpert(self.settings.write_rate)
+        return BabiExpert(self.settings.write_rate, self.settings.tasks)
 
 
 def _load(data_dir: str, task: int, split: str, max_lines: int) -> list[Story]:
@@ -174,81 +169,3 @@ def _interleave(groups: list[list[Story]]) -> list[Story]:
     """Round robin, so that any prefix holds all tasks about equally."""
     longest = max(len(group) for group in groups)
     return [group[i] for i in range(longest) for group in groups if i < len(group)]
-
-
-class BabiExpert:
-    """Shows the form of note-keeping, writing each note with one probability.
-
-    A move becomes ``John now at hallway``, a taken thing ``milk is at John``; for a
-    thing put down it first recalls where its bearer is. Other sentences are written
-    as they stand. Which sentences will be asked about plays no part.
-    """
-
-    def __init__(self, write_rate: float) -> None:
-        self._write_rate = write_rate
-
-    def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
-        text = situation.observation
-        if text.endswith("?"):
-            return _answer(situation)
-        if situation.queries:
-            return _note_drop(situation)
-        if move := _MOVE.match(text):
-            subject, note = move[1], _where(move[1], move[2])
-        elif take := _TAKE.match(text):
-            subject, note = take[2], _where(take[2], take[1])
-        elif drop := _DROP.match(text):
-            subject, note = drop[2], None
-        else:
-            subject, note = text.split()[0], text.rstrip(".")
-        thought = f"<think> {subject}</think>"
-        if rng.random() >= self._write_rate:
-            return thought
-        if note is None:
-            return thought + _recall(drop[1])
-        return f"{thought}<mem_write> {note}</mem_write>"
-
-
-def _note_drop(situation: Situation) -> str:
-    drop = _DROP.match(situation.observation)
-    place = _place_of(drop[1], situation.recalled) if drop else None
-    if drop is None or place is None:
-        return f"<mem_write> {situation.observation.rstrip('.')}</mem_write>"
-    return f"<mem_write> {_where(drop[2], place)}</mem_write>"
-
-
-def _answer(situation: Situation) -> str:
-    text, recalled = situation.observation, situation.recalled
-    where, is_in = _WHERE.match(text), _IS_IN.match(text)
-    if not where and not is_in:
-        if situation.queries:
-            return f"<act> {UNKNOWN}</act>"
-        return f"<mem_recall> {text.rstrip('? ')}</mem_recall>"
-    subject = where[1] if where else is_in[1]
-    if not situation.queries:
-        return f"<think> {subject}</think>{_recall(subject)}"
-    place = _place_of(subject, recalled)
-    if place and place[0].isupper():  # a person, who has it
-        if len(situation.queries) == 1:
-            return _recall(place)
-        place = _place_of(place, recalled)
-    if is_in and place:
-        answer = "yes" if place == is_in[2] else "no"
-        return f"<think> {place} {is_in[2]}</think><act> {answer}</act>"
-    return f"<act> {place or UNKNOWN}</act>"
-
-
-def _where(subject: str, place: str) -> str:
-    """A note; persons and things differ in a word, so that a query tells them apart."""
-    return f"{subject} {'now' if subject[0].isupper() else 'is'} at {place}"
-
-
-def _recall(subject: str) -> str:
-    """Asks for the one memory that begins like a note about ``subject``."""
-    return f'<mem_recall k="1"> {_where(subject, "").rstrip()}</mem_recall>'
-
-
-def _place_of(subject: str, recalled: tuple[str, ...]) -> str | None:
-    start = _where(subject, "")
-    found = [text.removeprefix(start) for text in recalled if text.startswith(start)]
-    return found[0].strip() if found else None

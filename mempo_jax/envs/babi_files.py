@@ -2,7 +2,9 @@
 
 Format (Weston et al. 2015, "Towards AI-Complete Question Answering"): a line is
 ``N text``; the number returns to 1 at a new story. A question line is
-``N question TAB answer TAB evidence``, evidence being numbers of earlier sentences.
+``N question TAB answer TAB evidence``, evidence being numbers of earlier sentences. All
+twenty tasks share it: an answer may be a list ("milk,football"), a path ("n,w"), a
+count, yes, no or maybe. Only an answer that says there is nothing may lack evidence.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from mempo_jax.envs.babi_answers import NOTHING
 from mempo_jax.settings import ConfigError
 
 
@@ -117,6 +120,8 @@ def _parse_line(text: str, place: str) -> tuple[int, Line]:
             f"{len(fields)} fields: {text[:60]!r}"
         )
     words = fields[2].split()
+    if not words and fields[1].strip().lower() in NOTHING:
+        return number, Line(fields[0].strip(), fields[1].strip(), frozenset())
     if not words or not all(w.isascii() and w.isdigit() and len(w) < 10 for w in words):
         raise DataError(
             f"{place}: expected evidence as numbers of earlier lines, got "

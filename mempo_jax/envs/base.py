@@ -31,13 +31,17 @@ class Question:
 
     observation: index of the observation that asks. answer: the gold answer. support:
     indices of the observations that hold it as it stands when it is asked; one that was
-    corrected since is none. kind: the op that answers it, "act" or "answer".
+    corrected since is none. kind: the op that answers it, "act" or "answer". category:
+    the kind of question that evaluation reports it under; "" for none. parts: where one
+    answer answers several questions, the category of each; else empty.
     """
 
     observation: int
     answer: str
     support: frozenset[int]
     kind: str = "answer"
+    category: str = ""
+    parts: tuple[str, ...] = ()
 
 
 class Environment(Protocol):
@@ -68,6 +72,10 @@ class Environment(Protocol):
         """The questions of the task in order, once it was reset.
 
         Known to the evaluator and to probes, never to the policy; empty where unknown.
+        An environment that has some may also say how each was answered, in a method
+        ``question_scores() -> tuple[float, ...]``: scores in [0, 1] in the same order,
+        one for each part of a question that has parts, 0 where it was not answered.
+        Evaluation then reports categories apart.
         """
         ...
 

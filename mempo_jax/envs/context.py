@@ -15,8 +15,9 @@ callable that the rollout passes in, so this module knows text and no tokens.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
+
+from mempo_jax.memory import BLOCK
 
 RULES = ("append", "window", "budget", "rolling")
 
@@ -81,6 +82,11 @@ class View:
     user: str
 
 
+def block_text(block: str) -> str:
+    """A block as it stands behind the goal."""
+    return f"\n<{BLOCK}>{block}</{BLOCK}>"
+
+
 Measure = Callable[[View], int]
 
 
@@ -123,12 +129,12 @@ class Context:
                 return self._show(view)
         return None
 
-    def acted(self, turn: int, text: str) -> None:
-        """Records that the shown view was answered in ``turn`` by ``text``."""
+    def acted(self, turn: int, block: str | None = None) -> None:
+        """Records that the shown view was answered in ``turn``, and the block that the
+        answer rewrote, if it did."""
         self._past.append((self._shown or "", turn))
-        blocks = re.findall(r"<mem>(.*?)</mem>", text, flags=re.DOTALL)
-        if blocks:
-            self._block = blocks[-1].strip()
+        if block is not None:
+            self._block = block
 
     def _rebuilds_now(self, moved: bool) -> bool:
         rule = self._settings.rule
@@ -137,7 +143,7 @@ class Context:
     def _system_now(self) -> str:
         if self._settings.rule != "rolling" or not self._block:
             return self._system
-        return f"{self._system}\n<mem>{self._block}</mem>"
+        return f"{self._system}{block_text(self._block)}"
 
     def _fits(self, view: View, measure: Measure) -> bool:
         return measure(view) <= self._settings.max_context_tokens

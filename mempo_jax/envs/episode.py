@@ -10,13 +10,14 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from mempo_jax.envs.base import Environment, Situation, Task
 from mempo_jax.envs.context import Context, ContextSettings, Measure, View
 from mempo_jax.envs.episode_settings import EpisodeSettings
 from mempo_jax.envs.reward import Reward, RewardSettings, compose, finite
 from mempo_jax.envs.reward_facts import efficiency_shares, penalty_counts
-from mempo_jax.memory import Bank, Op, error_message, parse_ops
+from mempo_jax.memory import BLOCK, Bank, Grammar, Op, error_message, parse_ops
 
 MAX_NOTICES = 2  # different faults of the last turn that the policy is told of
 MAX_NOTICE_CHARS = 120
@@ -51,7 +52,8 @@ class Episode:
         self.task, self.bank, self.env = task, bank, env
         self._settings, self._reward_settings = settings, reward
         self._context_settings = context
-        self._limits = settings.limits()
+        grammar = Grammar(block=BLOCK if context.rule == "rolling" else "")
+        self._parse = partial(parse_ops, grammar=grammar, limits=settings.limits())
         self.status = Status.RUNNING
         self.turn = 0
         self.turn_reward: list[float] = []
@@ -112,10 +114,7 @@ class Episode:
         token_offsets: Sequence[tuple[int, int]] | None = None,
         stopped: bool = False,
     ) -> None:
-        """Runs the ops of one action, then lets the environment move.
-
-        The same as ``decide``, then ``advance``.
-        """
+        """Runs the ops of one action and moves on: ``decide``, then ``advance``."""
         self.decide(text, token_offsets, stopped)
         self.advance()
 
@@ -126,7 +125,7 @@ class Episode:
         here; a write that meets what the same turn did before it may ask for others.
         """
         pairs = []
-        for op in parse_ops(text, limits=self._limits):
+        for op in self._parse(text):
             if op.kind == "write":
                 pairs += self.bank.questions(op.content, title=op.args.get("title"))
         return pairs
@@ -145,9 +144,10 @@ class Episode:
           stopped: the last token is a sampled end-of-turn token; in a turn without
             any op it spells the decision to do nothing (SKIP).
         """
-        ops = parse_ops(text, limits=self._limits, token_offsets=token_offsets)
+        ops = self._parse(text, token_offsets=token_offsets)
         self.actions.append(text)
-        self._context.acted(self.turn, text)
+        blocks = [op.content for op in ops if op.kind == "rewrite"]
+        self._context.acted(self.turn, blocks[-1] if blocks else None)
         self.turn_observation.append(self._observation_index)
         self._notices, self._fresh_results = [], ""
         count = len(token_offsets) if token_offsets is not None else 0
@@ -214,6 +214,8 @@ class Episode:
             error = bank.delete(op.args["ids"], step=turn, token_span=span).error
         else:
             bank.note(op.kind, step=turn, token_span=span, text=op.content)
+            if op.kind == "rewrite":
+                self._quiet_since = turn + 1
         if error is not None:
             self.malformed += 1
             self._notices.append(f"error: {error_message(error, op)}")

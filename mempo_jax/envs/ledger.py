@@ -29,6 +29,8 @@ NAMES = (
 TOPICS = ("phone", "desk", "badge", "locker", "room", "shoe", "bus", "seat")
 VALUES = tuple(str(v) for v in range(10, 100))
 RELEVANCE = ("hidden", "named")
+THOUGHTS = ("topics", "match")
+YES, NO = "yes", "no"
 UNKNOWN = "unknown"
 
 
@@ -45,6 +47,7 @@ class LedgerSettings:
     max_delay: int
     correction_rate: float
     write_rate: float
+    thought: str
 
     def __post_init__(self) -> None:
         def check(ok: bool, field: str, expected: str) -> None:
@@ -76,6 +79,9 @@ class LedgerSettings:
         )
         check(0 <= self.correction_rate <= 1, "correction_rate", "0 to 1")
         check(0 <= self.write_rate <= 1, "write_rate", "0 to 1")
+        check(self.thought in THOUGHTS, "thought", f"one of {THOUGHTS}")
+        ok = self.thought == "topics" or self.relevance == "named"
+        check(ok, "thought", "'topics' where relevance is 'hidden'")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +124,11 @@ class LedgerEnv:
         return str(self._facts[0])
 
     def step(self, action: str, *, final: bool = False) -> StepResult:
+        asked = self._at == len(self._facts)
         self._at += 1
         if final:
-            self._score = float(action.strip() == self._gold)
+            # A guess before the question would pay as often as a fact is asked for.
+            self._score = float(asked and action.strip() == self._gold)
             return StepResult("", self._score, True)
         if self._at < len(self._facts):
             return StepResult(str(self._facts[self._at]), 0.0, False)
@@ -211,23 +219,26 @@ class LedgerSuite:
 
     def vocabulary(self) -> list[str]:
         extra = ("what", "is", "now", UNKNOWN, "answer", "about", "the", "question")
-        return [*NAMES, *TOPICS, *VALUES, *extra]
+        verdicts = (YES, NO) if self.settings.thought == "match" else ()
+        return [*NAMES, *TOPICS, *VALUES, *extra, *verdicts]
 
     def expert(self) -> ScriptedPolicy:
-        return LedgerExpert(self.settings.write_rate)
+        return LedgerExpert(self.settings.write_rate, self.settings.thought)
 
 
 class LedgerExpert:
     """Shows the form: spell the topic, then write with one probability for all topics.
 
-    It never learns which topics matter. Where the goal names them, the thought repeats
-    them before the topic, so that the two stand side by side to be compared; whether it
-    writes has nothing to do with it. Asked, it recalls the one best memory and answers
-    with the value that it finds there.
+    It never learns which topics matter. Where the goal names some, the thought repeats
+    them before the topic, so that all stand side by side to be compared. With
+    ``thought`` "match" it also says whether the topic is among them: that shows how to
+    compare, which a network built from scratch cannot, and not what to do about it.
+    Whether it writes has nothing to do with either. Asked, it recalls the one best
+    memory and answers with the value that it finds there.
     """
 
-    def __init__(self, write_rate: float) -> None:
-        self._write_rate = write_rate
+    def __init__(self, write_rate: float, thought: str = "topics") -> None:
+        self._write_rate, self._thought = write_rate, thought
 
     def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
         words = situation.observation.split()
@@ -241,7 +252,8 @@ class LedgerExpert:
             return f"{thought}<answer> {value}</answer>"
         who, topic, value = words[0], words[1], words[-1]
         named = [word for word in situation.goal.split() if word in TOPICS]
-        thought = f"<think> {' '.join([*named, topic])}</think>"
+        verdict = [YES if topic in named else NO] if self._thought == "match" else []
+        thought = f"<think> {' '.join([*named, topic, *verdict])}</think>"
         if rng.random() >= self._write_rate:
             return thought
         return f"{thought}<mem_write> {who} {topic} {value}</mem_write>"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import collections
 import math
-import re
-import string
 from collections.abc import Iterable
 from typing import TypedDict
 
+from mempo_jax.envs.answers import exact_match, normalise_answer, token_f1
+
+__all__ = [
+    "Estimate",
+    "exact_match",
+    "mean_ci95",
+    "normalise_answer",
+    "token_f1",
+]
+
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
-ARTICLES = re.compile(r"\b(a|an|the)\b")
-PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Estimate(TypedDict):
@@ -59,31 +64,3 @@ def _wilson(mean: float, n: int) -> list[float | None]:
     half = Z95 / scale * math.sqrt(mean * (1 - mean) / n + Z95**2 / (4 * n**2))
     # rounding may leave [0, 1], or the mean itself where it is 0 or 1
     return [max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half))]
-
-
-def normalise_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and extra space.
-
-    Source: Rajpurkar et al. 2016 (SQuAD), as its evaluation and HotpotQA's do.
-    """
-    bare = ARTICLES.sub(" ", text.lower().translate(PUNCTUATION))
-    return " ".join(bare.split())
-
-
-def exact_match(prediction: str, gold: str) -> float:
-    """1.0 if both are the same answer after normalisation, else 0.0."""
-    return float(normalise_answer(prediction) == normalise_answer(gold))
-
-
-def token_f1(prediction: str, gold: str) -> float:
-    """Harmonic mean of token precision and recall after normalisation, in [0, 1].
-
-    Tokens count as often as they occur; where one side has none, 1.0 if both have
-    none, else 0.0. Source: Rajpurkar et al. 2016, section 6.1.
-    """
-    predicted = normalise_answer(prediction).split()
-    wanted = normalise_answer(gold).split()
-    if not predicted or not wanted:
-        return float(predicted == wanted)
-    common = (collections.Counter(predicted) & collections.Counter(wanted)).total()
-    return 2 * common / (len(predicted) + len(wanted))

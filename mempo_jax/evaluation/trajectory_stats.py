@@ -113,7 +113,8 @@ def step_stats(trajectories: Sequence[Trajectory], group_size: int) -> dict[str,
         "truncated_rate": _mean([float(t.status == "truncated") for t in trajectories]),
         "overflow_rate": _mean([float(t.status == "overflow") for t in trajectories]),
     }
-    for kind in ("write", "recall", "merge", "delete", "act", "answer", "skip"):
+    kinds = ("write", "recall", "merge", "delete", "rewrite", "act", "answer", "skip")
+    for kind in kinds:
         stats[f"ops_per_turn/{kind}"] = sum(r.kind == kind for r in log) / turns
     for name in counted[0].reward.raw if counted else ():
         stats[f"reward_raw/{name}"] = _mean([t.reward.raw[name] for t in counted])

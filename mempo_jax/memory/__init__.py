@@ -14,7 +14,7 @@ from mempo_jax.memory.ops import (
     OpRecord,
     error_message,
 )
-from mempo_jax.memory.parser import Grammar, Limits, closing_tags, parse_ops
+from mempo_jax.memory.parser import BLOCK, Grammar, Limits, closing_tags, parse_ops
 from mempo_jax.memory.replay import replay
 from mempo_jax.memory.results import (
     DeleteResult,
@@ -26,6 +26,7 @@ from mempo_jax.memory.results import (
 from mempo_jax.memory.snapshot import BankFileError
 
 __all__ = [
+    "BLOCK",
     "Bank",
     "BankConfig",
     "BankFileError",

@@ -194,7 +194,8 @@ class Bank(BankHistory):
     def note(
         self, kind: str, *, step: int, error=None, token_span=None, text: str = ""
     ) -> None:
-        """Logs an op that does not touch the bank: malformed, skip, act, answer."""
+        """Logs an op that does not touch the bank: malformed, skip, act, answer,
+        rewrite."""
         record = OpRecord(
             arguments.turn("note", step),
             OpKind(kind),

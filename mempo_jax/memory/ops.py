@@ -17,6 +17,7 @@ class OpKind(enum.StrEnum):
     ANSWER = "answer"
     MALFORMED = "malformed"
     SKIP = "skip"
+    REWRITE = "rewrite"
 
 
 class OpOutcome(enum.StrEnum):

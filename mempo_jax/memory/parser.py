@@ -17,11 +17,15 @@ _ARGUMENT = re.compile(
     r"""\s*+([A-Za-z_]\w*+)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"']++))"""
 )
 _SEPARATORS = " \t\r\n/"
+BLOCK = "mem"  # the tag of the block that the context rule "rolling" carries along
 
 
 @dataclasses.dataclass(frozen=True)
 class Grammar:
-    """Tag names: the one place that spells them."""
+    """Tag names: the one place that spells them.
+
+    ``block``: of memory that is rewritten as a whole; "" where there is no such op.
+    """
 
     write: str = "mem_write"
     recall: str = "mem_recall"
@@ -31,10 +35,12 @@ class Grammar:
     answer: str = "answer"
     think: str = "think"
     memory_prefix: str = "mem_"
+    block: str = ""
 
     def kinds(self) -> dict[str, str]:
         """Op kind of each tag name."""
-        return {
+        block = {self.block: OpKind.REWRITE} if self.block else {}
+        return block | {
             self.write: OpKind.WRITE,
             self.recall: OpKind.RECALL,
             self.merge: OpKind.MERGE,
@@ -211,7 +217,7 @@ def _malformed(tag: _Tag, span, error: str, content: str = "") -> Op:
 
 def _read_arguments(kind: str, tag: _Tag, limits: Limits) -> tuple[dict, str | None]:
     """Typed arguments of a tag, and what is wrong with them."""
-    if kind in (OpKind.ACT, OpKind.ANSWER):
+    if kind in (OpKind.ACT, OpKind.ANSWER, OpKind.REWRITE):
         return {}, None
     attributes = tag.attributes[:-1] if tag.self_closing else tag.attributes
     given, position = {}, 0
@@ -263,7 +269,7 @@ def _read_ids(given: dict, least: int) -> tuple[dict, str | None]:
 
 
 def _content_error(kind: str, content: str, args: dict, limits: Limits) -> str | None:
-    if not content and kind not in (OpKind.MERGE, OpKind.DELETE):
+    if not content and kind not in (OpKind.MERGE, OpKind.DELETE, OpKind.REWRITE):
         return OpError.EMPTY_CONTENT
     if kind in (OpKind.WRITE, OpKind.MERGE):
         length = len(content) + len(args.get("title", ""))

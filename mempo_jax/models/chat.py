@@ -1,47 +1,159 @@
-"""A chat template, reduced to what an append-only context needs.
+"""A chat template, reduced to what a growing context needs.
 
-A trajectory's context only grows: a prompt, then sampled ids, then the text that the
-template puts between a closed assistant turn and the next one. This is only the same
-text that the template itself would render when the template is *prefix-stable*:
-rendering more messages never changes what was rendered before. Some templates are not
-(they drop earlier thoughts, or write an empty one); those are refused here, at start.
+A trajectory's context only grows: a prompt, then sampled ids, then what the template
+puts between an assistant turn and the next one. This is what the template itself would
+render when it is *prefix-stable*: rendering more messages never changes what stood.
+
+Some templates are not: they drop the thoughts of earlier turns, or write an empty
+thought before what is to be said and not before what was said. Those have
+``rewrites_past``: a context that they would render otherwise starts a new segment. A
+template that changes anything else is refused here, at start.
+
+The template only ever sees placeholders and the policy's own text. Other text is put in
+their place afterwards, so it can neither steer the template nor pass for its words.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Callable, Sequence
+
+from mempo_jax.models.plain_text import Piece, join
 
 Message = dict[str, str]
 Render = Callable[[Sequence[Message], bool], str]
 
-_SYSTEM = {"role": "system", "content": "system-text"}
-_REPLIES = ("reply-text", "<think>\nthought-text\n</think>\n\nreply-text")
+_REPLY = "reply-text"
+_THOUGHT_REPLY = "<think>\nthought-text\n</think>\n\nreply-text"
+_ROLES = (("system", "user"), ("user",))
+_CUTS = (str, str.strip, str.lstrip, str.rstrip)
+_THOUGHT = re.compile(r"\A.*?</think>|<think>.*?</think>|</?think>", re.DOTALL)
 
 
-def _user(number: int) -> Message:
-    return {"role": "user", "content": f"user-text-{number}"}
+@dataclasses.dataclass(frozen=True)
+class _Frame:
+    """What stands around the contents, for one list of first roles.
+
+    heads: before each content. now: behind the user's text where the policy is to
+    write. past: the same before what it wrote. between: from there to the next user's
+    text.
+    """
+
+    heads: tuple[str, ...]
+    now: str
+    past: str
+    between: str
 
 
 class ChatFormat:
     """What to write around sampled text.
 
     render: ``(messages, with_generation_prompt) -> text``.
-    Raises ValueError, saying which rendering differs, on a template that is not
-    prefix-stable.
+    Attribute rewrites_past: see the module docstring.
+    Raises ValueError, saying which rendering differs, on a template that changes what
+    stood in any other way.
     """
 
     def __init__(self, render: Render):
         self._render = render
-        first = [_SYSTEM, _user(1)]
-        begin = self.prompt(first)
-        self.close_text = self._after_reply(first, begin, _REPLIES[0])
-        self._before, self._behind = self._between(first, begin)
-        self._strips = self._trims_user_text()
-        for reply in _REPLIES:
-            self._check_stable(first, begin, reply)
+        self._frames = {roles: self._frame(roles) for roles in _ROLES}
+        first, other = self._frames.values()
+        if (first.now, first.past, first.between) != (
+            *(other.now, other.past, other.between),
+        ):
+            raise _unstable(
+                "what follows the first user message depends on a system message",
+                other.now + other.past + other.between,
+                first.now + first.past + first.between,
+            )
+        self._now, self._between = first.now, first.between
+        self._past = self._start_of_past(first)
+        self._cuts = {
+            role: self._cut_of(roles, role) for roles in _ROLES for role in roles
+        }
+        self.rewrites_past = False
+        replies = (_REPLY, _THOUGHT_REPLY)
+        if not all(self._agrees(reply)[0] for reply in replies):
+            self.rewrites_past = True
+            self._check_rewriting(replies)
 
     def prompt(self, messages: Sequence[Message]) -> str:
         """The whole first context, up to where the policy starts to write."""
+        return join(self.opening(messages))
+
+    def opening(self, messages: Sequence[Message], past: bool = False) -> list[Piece]:
+        """The first context: a system message or none, and a user message.
+
+        past: the policy's turn behind it is an earlier one, to be repeated, not the
+        one that it is about to write.
+        """
+        roles = tuple(message["role"] for message in messages)
+        if roles not in self._frames:
+            raise ValueError(
+                f"a context starts with the roles {' or '.join(map(str, _ROLES))}, "
+                f"got {roles}; later messages are appended"
+            )
+        pieces = []
+        for head, message in zip(self._frames[roles].heads, messages):
+            cut = self._cuts[message["role"]]
+            pieces += [Piece(head, True), Piece(cut(message["content"]), False)]
+        return [*pieces, Piece(self._past if past else self._now, True)]
+
+    def following(self, user_text: str, past: bool = False) -> list[Piece]:
+        """What follows the policy's text: its closing, and the next user message.
+
+        past: as for ``opening``, of the policy's next turn.
+        """
+        return [
+            Piece(self._between, True),
+            Piece(self._cuts["user"](user_text), False),
+            Piece(self._past if past else self._now, True),
+        ]
+
+    def shown(self, reply: str) -> str:
+        """The policy's text as the template shows it once it is an earlier turn.
+
+        As it is where the template cannot render it.
+        """
+        body = self._body(reply)
+        fits = body is not None and body.startswith(self._past)
+        return body[len(self._past) :] if fits else reply
+
+    def _body(self, reply: str) -> str | None:
+        """All between a first user's text and the closing of an earlier reply."""
+        asked, next_text = _message("user", 1), _message("user", 2)
+        [head] = self._frames[("user",)].heads
+        before = head + asked["content"]
+        behind = self._between + next_text["content"] + self._now
+        try:
+            text = self._text([asked, _message("assistant", reply), next_text])
+        except ValueError:
+            return None
+        if not (text.startswith(before) and text.endswith(behind)):
+            return None
+        return text[len(before) : len(text) - len(behind)]
+
+    def _start_of_past(self, frame: _Frame) -> str:
+        """What stands before an earlier reply whatever it is.
+
+        The rest, up to where the policy writes or wrote, is a thought or part of one.
+        """
+        body = self._body(_THOUGHT_REPLY)
+        if body is None:
+            raise _unstable(
+                "a reply with a thought changes what follows it", _THOUGHT_REPLY, ""
+            )
+        start = frame.now
+        for text in (frame.past, body):
+            start = start[: common_prefix(start, text)]
+        if not all(is_thought(t[len(start) :]) for t in (frame.now, frame.past)):
+            raise _unstable(
+                "a past reply is introduced otherwise", frame.now, frame.past
+            )
+        return start
+
+    def _text(self, messages: Sequence[Message]) -> str:
         try:
             return self._render(messages, True)
         except Exception as error:
@@ -52,67 +164,101 @@ class ChatFormat:
                 "messages; set another chat_template in tokenizer_config.json"
             ) from error
 
-    def continuation(self, user_text: str) -> str:
-        """What follows a closed assistant turn, up to where the policy writes again."""
-        text = user_text.strip() if self._strips else user_text
-        return self._before + text + self._behind
+    def _frame(self, roles: Sequence[str]) -> _Frame:
+        first = [_message(role, 1) for role in roles]
+        begin = self._text(first)
+        contents = [message["content"] for message in first]
+        *heads, now = _split(begin, contents)
+        next_text = _message("user", 2)
+        longer = self._text([*first, _message("assistant", _REPLY), next_text])
+        parts = _split(longer, [*contents, _REPLY, next_text["content"]])
+        if parts[: len(heads)] != heads:
+            raise _unstable("a second user message changes the text", begin, longer)
+        *_, past, between, again = parts
+        if again != now:
+            raise _unstable("a later prompt to write differs", now, again)
+        return _Frame(tuple(heads), now, past, between)
 
-    def _after_reply(self, messages, begin: str, reply: str) -> str:
-        closed = self._closed(messages, reply)
-        if not closed.startswith(begin + reply):
-            raise _unstable(
-                "a reply is not rendered right behind the generation prompt",
-                begin + reply,
-                closed,
-            )
-        return closed[len(begin + reply) :]
+    def _cut_of(self, roles: Sequence[str], role: str) -> Callable[[str], str]:
+        """What the template does to white space around this role's text."""
+        messages, frame = [_message(each, 1) for each in roles], self._frames[roles]
+        padded = " \n " + _message(role, 1)["content"] + " \n "
+        messages[roles.index(role)]["content"] = padded
+        rendered = self._text(messages)
+        for cut in _CUTS:
+            contents = [cut(message["content"]) for message in messages]
+            expected = "".join(h + c for h, c in zip(frame.heads, contents)) + frame.now
+            if rendered == expected:
+                return cut
+        raise _unstable(f"the text of the {role} is changed", expected, rendered)
 
-    def _closed(self, messages, reply: str) -> str:
-        return self._render([*messages, _assistant(reply)], False)
-
-    def _between(self, first, begin: str) -> tuple[str, str]:
-        so_far = begin + _REPLIES[0] + self.close_text
-        longer = self.prompt([*first, _assistant(_REPLIES[0]), _user(2)])
-        if not longer.startswith(so_far):
-            raise _unstable("a second user message changes the text", so_far, longer)
-        around = longer[len(so_far) :].split(_user(2)["content"])
-        if len(around) != 2:
-            raise _unstable(
-                "a user message is not rendered exactly once",
-                _user(2)["content"],
-                longer[len(so_far) :],
-            )
-        return around[0], around[1]
-
-    def _trims_user_text(self) -> bool:
-        text = self.prompt([_SYSTEM, {"role": "user", "content": "  user-text  "}])
-        return "  user-text  " not in text
-
-    def _check_stable(self, first, begin: str, reply: str) -> None:
-        """Three turns, appended piece by piece, against the template's rendering."""
-        messages, text = list(first), begin
+    def _agrees(self, reply: str) -> tuple[bool, str, str]:
+        """Three turns put together, against the template's rendering of them."""
+        messages = [_message(role, 1) for role in _ROLES[0]]
+        text = join(self.opening(messages, past=self.rewrites_past))
+        said = self.shown(reply) if self.rewrites_past else reply
         for number in (2, 3):
-            what = f"turn {number} after the reply {reply!r}"
-            messages += [_assistant(reply), _user(number)]
-            text += reply + self.close_text
-            text += self.continuation(_user(number)["content"])
-            rendered = self.prompt(messages)
-            if rendered != text:
-                raise _unstable(f"{what} is rendered differently", text, rendered)
+            user = _message("user", number)
+            messages += [_message("assistant", reply), user]
+            past = self.rewrites_past and number == 2
+            text += said + join(self.following(user["content"], past))
+        rendered = self._text(messages)
+        return text == rendered, text, rendered
+
+    def _check_rewriting(self, replies: Sequence[str]) -> None:
+        for reply in replies:
+            same, text, rendered = self._agrees(reply)
+            if not same:
+                raise _unstable(
+                    f"the reply {reply!r} is rendered differently later", text, rendered
+                )
+            said = self.shown(reply)
+            if said != reply and _bare(said) != _REPLY:
+                raise _unstable("an earlier reply is changed", reply, said)
 
 
-def _assistant(text: str) -> Message:
-    return {"role": "assistant", "content": text}
+def _message(role: str, what: int | str) -> Message:
+    """A message of the assistant with this text, or one that holds a placeholder."""
+    if role == "assistant":
+        return {"role": role, "content": str(what)}
+    return {"role": role, "content": f"{role}-text-{what}"}
+
+
+def _split(text: str, contents: Sequence[str]) -> list[str]:
+    """The parts of a rendering around its contents, each of which stands in it once."""
+    parts, rest = [], text
+    for content in contents:
+        if text.count(content) != 1 or content not in rest:
+            raise _unstable("a message is not rendered exactly once", content, text)
+        before, _, rest = rest.partition(content)
+        parts.append(before)
+    return [*parts, rest]
+
+
+def common_prefix(a: str, b: str) -> int:
+    """Characters that both texts begin with."""
+    if b.startswith(a):
+        return len(a)
+    pairs = enumerate(zip(a, b))
+    return next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
+def _bare(text: str) -> str:
+    """The text without thoughts, of which the first may have begun before it."""
+    return _THOUGHT.sub("", text).strip()
+
+
+def is_thought(text: str) -> bool:
+    """Whether the text is an empty thought, part of one, or white space."""
+    return not re.sub(r"</?think>", "", text).strip()
 
 
 def _unstable(why: str, expected: str, got: str) -> ValueError:
-    same = 0
-    while same < min(len(expected), len(got)) and expected[same] == got[same]:
-        same += 1
+    same = common_prefix(expected, got)
     return ValueError(
         f"the chat template is not prefix-stable: {why}. From character {same} on, "
         f"appending gives {expected[same : same + 60]!r} and the template gives "
         f"{got[same : same + 60]!r}. Training would score a context that was never "
         "sampled. Set a chat_template in tokenizer_config.json that keeps earlier "
-        "turns as they were (drops no thought, adds none)"
+        "turns as they were, but for their thoughts"
     )

@@ -22,15 +22,26 @@ Parameter paths (``bias``, ``q_norm``, ``k_norm`` and ``head`` where configured)
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from mempo_jax.models.attention import cached_attention, causal_attention, chosen
 from mempo_jax.models.layers import Block, DecoderConfig, Ends, rotation_table
+from mempo_jax.models.lora import Lora, attach
 
-__all__ = ["Cache", "DecoderConfig", "LanguageModel", "Params", "layer_slice"]
+__all__ = [
+    "Cache",
+    "DecoderConfig",
+    "LanguageModel",
+    "Params",
+    "layer_slice",
+    "unstacked",
+]
 
 Array = jax.Array
 Params = dict[str, Any]
@@ -63,7 +74,10 @@ class LanguageModel:
     angles stay float32). remat: recompute each layer in the backward pass of
     ``hidden``. unroll: lay the layers of ``hidden`` out one after the other (faster
     on small models) instead of ``lax.scan`` (constant compile time); None chooses by
-    depth. ``extend`` always unrolls, because a scan copies the cache at every step.
+    depth. ``extend`` by one token always unrolls, because a scan copies the whole
+    cache, which weighs little against many tokens and much against one.
+    lora: the adapters that parameters hold beside their kernels; None: none.
+    attention: the kernel of ``hidden``, see ``models.attention``.
     """
 
     UNROLL_UP_TO = 6
@@ -75,16 +89,31 @@ class LanguageModel:
         *,
         remat: bool = False,
         unroll: bool | None = None,
+        lora: Lora | None = None,
+        attention: str = "auto",
     ):
         self.config = config
         self.compute_dtype = jnp.dtype(compute_dtype)
         self.remat = remat
         self.unroll = config.layers <= self.UNROLL_UP_TO if unroll is None else unroll
+        self.lora = lora
+        self.attention = attention
         # Abstract: nothing is allocated, only the structure is kept.
-        block = nnx.eval_shape(lambda: Block(config, nnx.Rngs(0)))
+        block = nnx.eval_shape(lambda: self._new_block(nnx.Rngs(0)))
         ends = nnx.eval_shape(lambda: Ends(config, nnx.Rngs(0)))
         self._block = nnx.split(block)[0]
         self._ends = nnx.split(ends)[0]
+
+    def with_lora(self, lora: Lora | None) -> LanguageModel:
+        """The same decoder with other adapters, or with none."""
+        return LanguageModel(
+            self.config,
+            self.compute_dtype,
+            remat=self.remat,
+            unroll=self.unroll,
+            lora=lora,
+            attention=self.attention,
+        )
 
     def __hash__(self) -> int:
         return hash(self._identity())
@@ -94,19 +123,20 @@ class LanguageModel:
         return same and self._identity() == other._identity()
 
     def _identity(self) -> tuple:
-        return self.config, self.compute_dtype, self.remat, self.unroll
+        what = self.config, self.compute_dtype, self.lora
+        return *what, self.remat, self.unroll, self.attention
 
     def init(self, key: Array) -> Params:
         """Fresh float32 parameters from one PRNG key."""
         ends_key, layers_key = jax.random.split(key)
 
-        def make(module: type, key: Array) -> Params:
-            state = nnx.split(module(self.config, nnx.Rngs(key)))[1]
-            return nnx.to_pure_dict(state)
+        def make(module: Callable, key: Array) -> Params:
+            return nnx.to_pure_dict(nnx.split(module(nnx.Rngs(key)))[1])
 
         keys = jax.random.split(layers_key, self.config.layers)
-        layers = jax.vmap(lambda key: make(Block, key))(keys)
-        return {**make(Ends, ends_key), "layers": layers}
+        layers = jax.vmap(lambda key: make(self._new_block, key))(keys)
+        ends = make(functools.partial(Ends, self.config), ends_key)
+        return {**ends, "layers": layers}
 
     def hidden(self, params: Params, tokens: Array, token_mask: Array) -> Array:
         """States after the final norm, compute dtype [B, T, D].
@@ -117,12 +147,11 @@ class LanguageModel:
         """
         length = tokens.shape[1]
         self._check_length(length, "hidden(tokens)")
-        causal = jnp.tril(jnp.ones((length, length), bool))
-        mask = (causal & token_mask[:, None, :])[:, None]
         rotation = self._rotation(jnp.arange(length)[None])
-
-        def attend(query, key, value):
-            return jax.nn.dot_product_attention(query, key, value, mask=mask)
+        implementation = chosen(
+            self.attention, self.compute_dtype, self.config.head_dim
+        )
+        attend = causal_attention(token_mask, implementation)
 
         def layer(x, layer_params):
             block = nnx.merge(self._block, layer_params)
@@ -167,26 +196,39 @@ class LanguageModel:
         mask = (jnp.arange(cache.length) <= positions[..., None])[:, None]
         rotation = self._rotation(positions)
         rows = jnp.arange(tokens.shape[0])[:, None]
-        x = self._embed(params, tokens)
-        keys, values = [], []
 
         def write(held, new):
             return held.at[rows, :, positions].set(new, mode="drop")
 
-        def attend(query, key, value):
-            index = len(keys)
-            keys.append(write(cache.keys[index], key))
-            values.append(write(cache.values[index], value))
-            seen = (jnp.swapaxes(held[-1], 1, 2) for held in (keys, values))
-            return jax.nn.dot_product_attention(query, *seen, mask=mask)
+        def layer(x, given):
+            layer_params, *held = given
+            written = []
 
-        for index in range(self.config.layers):
-            block = nnx.merge(self._block, layer_slice(params, index))
-            x = block(x, rotation, attend)
-        return self._final_norm(params, x), Cache(tuple(keys), tuple(values))
+            def attend(query, *new):
+                written.extend(map(write, held, new))
+                return cached_attention(query, *written, mask)
+
+            return nnx.merge(self._block, layer_params)(x, rotation, attend), written
+
+        x = self._embed(params, tokens)
+        if self.unroll or tokens.shape[1] == 1:
+            layers = range(self.config.layers)
+            given = [(layer_slice(params, n), *(h[n] for h in cache)) for n in layers]
+            x, held = _in_turn(layer, x, given)
+        else:
+            stacked = (jnp.stack(each) for each in cache)
+            x, held = jax.lax.scan(layer, x, (params["layers"], *stacked))
+            held = (tuple(each) for each in held)
+        return self._final_norm(params, x), Cache(*held)
+
+    def _new_block(self, rngs: nnx.Rngs) -> Block:
+        block = Block(self.config, rngs)
+        if self.lora is not None:
+            attach(block, self.lora, rngs)
+        return block
 
     def _rotation(self, positions: Array) -> tuple[Array, Array]:
-        return rotation_table(positions, self.config.head_dim, self.config.rope_theta)
+        return rotation_table(positions, self.config)
 
     def _embed(self, params: Params, tokens: Array) -> Array:
         return params["embed"]["embedding"].astype(self.compute_dtype)[tokens]
@@ -204,6 +246,27 @@ class LanguageModel:
             )
 
 
+def _in_turn(layer: Callable, x: Array, given: list) -> tuple[Array, tuple]:
+    """``lax.scan`` laid out, with a tuple for each of the stacked results."""
+    outcomes = []
+    for each in given:
+        x, outcome = layer(x, each)
+        outcomes.append(outcome)
+    return x, tuple(zip(*outcomes))
+
+
 def layer_slice(params: Params, index: int) -> Params:
-    """The parameters of one layer out of the stacked ones."""
-    return jax.tree.map(lambda leaf: leaf[index], params["layers"])
+    """The parameters of one layer out of the stacked (or unstacked) ones."""
+    layers = params["layers"]
+    if isinstance(layers, tuple):
+        return layers[index]
+    return jax.tree.map(lambda leaf: leaf[index], layers)
+
+
+def unstacked(params: Params) -> Params:
+    """The same with a tuple of layers in place of the stack.
+
+    For ``extend`` within a loop: a slice of the stack there is a copy at every step.
+    """
+    count = jax.tree.leaves(params["layers"])[0].shape[0]
+    return {**params, "layers": tuple(layer_slice(params, n) for n in range(count))}

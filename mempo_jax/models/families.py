@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mempo_jax.models import rope
 from mempo_jax.models.layers import DecoderConfig
 
 _ARCHITECTURES = {
@@ -71,6 +72,7 @@ def read_config(directory: str | os.PathLike) -> DecoderConfig:
         qkv_bias=family == "qwen2",
         qk_norm=family == "qwen3",
         max_positions=raw["max_position_embeddings"],
+        rope_scaling=_rope_scaling(path, raw),
     )
 
 
@@ -149,28 +151,46 @@ def _rope(raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _rope_scaling(path: Path, raw: dict[str, Any]) -> rope.RopeScaling | None:
+    longest = raw["max_position_embeddings"]
+    original = raw.get("original_max_position_embeddings") or longest
+    try:
+        return rope.read(_rope(raw), original)
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: {error} is not supported; expected rotary positions of rope_type "
+            f"{', '.join(rope.KINDS)} with their own fields (longrope: one factor for "
+            "short and long)"
+        ) from error
+
+
 def _refuse_unsupported(path: Path, family: str, raw: dict[str, Any]) -> None:
-    rope = _rope(raw)
-    rope_type = rope.get("rope_type") or rope.get("type") or "default"
     wrong = {
-        f"rope_type {rope_type!r}": rope_type != "default",
         f"hidden_act {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu")
         != "silu",
         "attention_bias": bool(raw.get("attention_bias")) and family != "qwen2",
         "mlp_bias": bool(raw.get("mlp_bias")),
-        "use_sliding_window": bool(raw.get("use_sliding_window")),
+        "use_sliding_window": bool(raw.get("use_sliding_window"))
+        or "sliding_attention" in (raw.get("layer_types") or ()),
         "quantization_config": raw.get("quantization_config") is not None,
     }
     if named := [name for name, present in wrong.items() if present]:
         raise ValueError(
-            f"{path}: {', '.join(named)} is not supported; expected plain rotary "
-            "positions, silu, no extra biases, full attention, unquantised weights"
+            f"{path}: {', '.join(named)} is not supported; expected silu, no extra "
+            "biases, full attention, unquantised weights"
         )
 
 
-def config_json(c: DecoderConfig, stops: list[int], pad: int) -> dict[str, Any]:
-    """What config.json says of a decoder with these end and padding ids."""
+def config_json(
+    c: DecoderConfig, stops: list[int], pad: int, dtype: str
+) -> dict[str, Any]:
+    """What config.json says of a decoder with these end and padding ids.
+
+    dtype: of the stored weights. Rotary fields stand in the spelling of today
+    (rope_parameters) and in the older one (rope_theta, rope_scaling).
+    """
     family = "qwen3" if c.qk_norm else "qwen2" if c.qkv_bias else "llama"
+    scaling = rope.written(c.rope_scaling)
     return {
         "architectures": [_ARCHITECTURES[family]],
         "model_type": family,
@@ -184,13 +204,14 @@ def config_json(c: DecoderConfig, stops: list[int], pad: int) -> dict[str, Any]:
         "max_position_embeddings": c.max_positions,
         "rms_norm_eps": c.norm_eps,
         "rope_theta": c.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": c.rope_theta},
+        "rope_parameters": {**scaling, "rope_theta": c.rope_theta},
+        "rope_scaling": scaling if c.rope_scaling else None,
         "tie_word_embeddings": c.tied,
         "hidden_act": "silu",
         "attention_dropout": 0.0,
         "bos_token_id": None,
         "eos_token_id": stops if len(stops) > 1 else stops[0],
         "pad_token_id": pad,
-        "dtype": "float32",
-        "torch_dtype": "float32",
+        "dtype": dtype,
+        "torch_dtype": dtype,
     }

@@ -11,14 +11,20 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+
+from mempo_jax.models.rope import RopeScaling
 
 Array = jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """Shape of a decoder; field names follow the letters of the module docstring."""
+    """Shape of a decoder; field names follow the letters of the module docstring.
+
+    rope_scaling: how rotary frequencies are stretched; None is plain rotary.
+    """
 
     vocab_size: int
     width: int
@@ -33,6 +39,7 @@ class DecoderConfig:
     qkv_bias: bool
     qk_norm: bool
     max_positions: int
+    rope_scaling: RopeScaling | None = None
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -52,6 +59,8 @@ class DecoderConfig:
                 f"DecoderConfig.head_dim must be even for rotary positions, got "
                 f"{self.head_dim}; change it in the model's config"
             )
+        if self.rope_scaling is not None:
+            self.rope_scaling.multipliers(self.head_dim, self.rope_theta)
 
 
 class RMSNorm(nnx.Module):
@@ -74,12 +83,16 @@ class Projection(nnx.Module):
     def __init__(self, rngs: nnx.Rngs, inputs: int, outputs: int, bias: bool, std):
         self.kernel = nnx.Param(std * jax.random.normal(rngs(), (inputs, outputs)))
         self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
+        self.adapter = None  # see ``lora.attach``
 
     def __call__(self, x: Array) -> Array:
         # One flat matrix product: on a CPU its gradient takes two thirds of the time.
-        y = x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(x.dtype)
+        flat = x.reshape(-1, x.shape[-1])
+        y = flat @ self.kernel[...].astype(x.dtype)
         if self.bias is not None:
             y = y + self.bias[...].astype(x.dtype)
+        if self.adapter is not None:
+            y = y + self.adapter(flat)
         return y.reshape(*x.shape[:-1], -1)
 
 
@@ -158,11 +171,16 @@ class Ends(nnx.Module):
             self.head = Projection(rngs, c.width, c.vocab_size, False, c.width**-0.5)
 
 
-def rotation_table(positions: Array, head_dim: int, theta: float):
+def rotation_table(positions: Array, config: DecoderConfig):
     """Cosine and sine, f32 [..., 1, C/2], of rotary positions (Su et al. 2021)."""
-    frequency = theta ** -(jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    size, theta, scaling = config.head_dim, config.rope_theta, config.rope_scaling
+    frequency = theta ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    if scaling is not None:
+        frequency = frequency * scaling.multipliers(size, theta).astype(np.float32)
     angle = positions[..., None, None].astype(jnp.float32) * frequency
-    return jnp.cos(angle), jnp.sin(angle)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    strength = 1.0 if scaling is None else scaling.attention_factor
+    return (cos, sin) if strength == 1.0 else (cos * strength, sin * strength)
 
 
 def rotate(x: Array, rotation: tuple[Array, Array]) -> Array:

@@ -9,25 +9,54 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
-from mempo_jax.models.chat import ChatFormat, Message
+from mempo_jax.models.chat import ChatFormat, Message, common_prefix, is_thought
+from mempo_jax.models.plain_text import Piece, PlainTextEncoder
 
 _REPLACEMENT = "\ufffd"  # what decoding puts for bytes that make no character
+# Stands before a template that asks for the date: text of a day cannot be resumed.
+_NO_DATE = (
+    "{% macro strftime_now(format) %}{{ raise_exception('it writes the date of the "
+    "day, so that a run would not go on as it began; name a fixed one in "
+    "config.policy.chat_template_kwargs if it takes one (date_string), or write it "
+    "into the template') }}{% endmacro %}{{ '' }}"
+)
+Options = Sequence[tuple[str, Any]]
+
+
+class Earlier(NamedTuple):
+    """A sampled turn in a later context: its ids, less its closing, and what the
+    template puts around them in place of what it drops."""
+
+    before: list[Piece]
+    ids: list[int]
+    behind: list[Piece]
 
 
 class Tokenizer:
     """Wraps a ``transformers`` fast tokenizer that has a chat template.
 
-    Attributes: stop_ids (sorted ids that end a turn when sampled), pad_id,
-    vocab_size (ids are below it), close_text (what the template writes behind an
-    assistant's text). Raises ValueError on a missing or unstable chat template.
+    extra_stop_ids: ids that end a turn besides those that the tokenizer and its
+    template name. template_kwargs: (name, value) pairs that the template takes.
+
+    Attributes: stop_ids (sorted ids that end a turn when sampled), end_id (the one that
+    the template writes behind a turn, else eos), pad_id, vocab_size (ids are below it),
+    rewrites_past (see ``models.chat``). Raises ValueError on a missing or unstable chat
+    template.
     """
 
-    def __init__(self, fast: PreTrainedTokenizerFast, extra_stop_ids=()):
+    def __init__(
+        self,
+        fast: PreTrainedTokenizerFast,
+        extra_stop_ids: Iterable[int] = (),
+        template_kwargs: Options = (),
+    ):
         self._fast = fast
         self._backend = fast.backend_tokenizer
         self._backend.no_padding()
@@ -38,15 +67,28 @@ class Tokenizer:
                 "the tokenizer has no chat template; expected chat_template in "
                 "tokenizer_config.json or a file chat_template.jinja beside it"
             )
+        self._template, self._options = fast.get_chat_template(), dict(template_kwargs)
+        self._check_options()
+        self._special = frozenset(self._special_ids())
+        unknown = self._backend.token_to_id(
+            getattr(self._backend.model, "unk_token", None) or ""
+        )
+        self._encoder = PlainTextEncoder(self._backend, self._special, unknown)
         self._chat = ChatFormat(self._render)
-        self._close_ids = self.encode(self._chat.close_text)
-        self.vocab_size = len(fast)
+        self.rewrites_past = self._chat.rewrites_past
+        closing = self._encoder.encode(self._chat.following(""))[:1]
+        self._closing = [n for n in closing if n in self._special]
+        self.vocab_size = max(self.vocabulary().values()) + 1
         self.stop_ids = self._find_stop_ids(extra_stop_ids)
+        ends = (*self._closing, fast.eos_token_id, self.stop_ids[0])
+        self.end_id: int = next(number for number in ends if number is not None)
         pad = fast.pad_token_id
         self.pad_id: int = self.stop_ids[0] if pad is None else pad
 
     @classmethod
-    def load(cls, directory: str | os.PathLike) -> Tokenizer:
+    def load(
+        cls, directory: str | os.PathLike, template_kwargs: Options = ()
+    ) -> Tokenizer:
         """Reads a tokenizer directory (tokenizer.json, tokenizer_config.json)."""
         path = Path(directory)
         for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -62,15 +104,22 @@ class Tokenizer:
                 f"the tokenizer in {path} cannot be read: {error}. Expected the files "
                 "that save_pretrained of a fast tokenizer writes; copy them again"
             ) from error
-        return cls(fast, _generation_stop_ids(path / "generation_config.json"))
+        files = (path / "generation_config.json", path / "config.json")
+        stops = [number for file in files for number in _named_stop_ids(file)]
+        return cls(fast, stops, template_kwargs)
 
     def save(self, directory: str | os.PathLike) -> None:
         """Writes the tokenizer as an ordinary Hugging Face directory."""
         self._fast.save_pretrained(str(directory))
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text; adds nothing (special tokens spelled in it are parsed)."""
-        return self._backend.encode(text, add_special_tokens=False).ids
+    def encode(self, text: str, *, control: bool = False) -> list[int]:
+        """Ids of a text; adds nothing.
+
+        control: special tokens that are spelled in it are these tokens, as in what a
+        chat template writes. Else they are ordinary text, as they must be in all that
+        others wrote.
+        """
+        return self._encoder.encode([Piece(text, control)])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids: exact concatenation, special tokens kept."""
@@ -91,14 +140,21 @@ class Tokenizer:
         """The first context of a segment, generation prompt included."""
         return self._chat.prompt(messages)
 
-    def continuation(self, user_text: str) -> str:
-        """What the template writes behind a closed assistant turn: the user's message
-        and the next generation prompt."""
-        return self._chat.continuation(user_text)
+    def encode_prompt(
+        self, messages: Sequence[Message], earlier: Sequence[tuple[Earlier, str]] = ()
+    ) -> list[int]:
+        """Ids of a whole context, up to where the policy is to write.
 
-    @property
-    def close_text(self) -> str:
-        return self._chat.close_text
+        messages: a system message or none, and the first user message. earlier: the
+        policy's turns since then, each with the user's text behind it. What all these
+        texts spell is ordinary text; the ids of earlier turns stay as they are.
+        """
+        pieces, ids = self._chat.opening(messages, past=bool(earlier)), []
+        for number, (turn, user_text) in enumerate(earlier, start=1):
+            ids += [*self._encoder.encode([*pieces, *turn.before]), *turn.ids]
+            past = number < len(earlier)
+            pieces = [*turn.behind, *self._chat.following(user_text, past)]
+        return ids + self._encoder.encode(pieces)
 
     def follow(self, last_id: int | None, user_text: str) -> list[int]:
         """Ids to append behind a sampled turn: what is left of its closing (nothing
@@ -106,10 +162,34 @@ class Tokenizer:
 
         last_id: the last sampled id, or None if nothing was sampled.
         """
-        close = self._chat.close_text
-        if self._close_ids and last_id == self._close_ids[0]:
-            close = close.removeprefix(self.decode([last_id]))
-        return self.encode(close + self._chat.continuation(user_text))
+        ids = self._encoder.encode(self._chat.following(user_text))
+        return ids[1:] if [last_id] == self._closing else ids
+
+    def earlier(self, ids: Sequence[int]) -> Earlier:
+        """A sampled turn as it stands in a context that is rendered later.
+
+        The ids as they are, but for what the template drops or adds there. Where this
+        parts a token, the rest of that is encoded anew: no policy sampled it there.
+        """
+        if self._closing == list(ids[-1:]):
+            ids = ids[:-1]  # the template closes the turn
+        if not self.rewrites_past:
+            return Earlier([], list(ids), [])
+        text = self.decode(ids)
+        shown = self._chat.shown(text)
+        end = len(text) if shown[-1:] == text[-1:] else len(text.rstrip())
+        same = common_prefix(text[:end][::-1], shown[::-1])
+        start, offsets = end - same, self.offsets(ids)
+        whole = [n for n, (a, b) in enumerate(offsets) if a >= start and b <= end]
+        if not whole:
+            return Earlier([Piece(shown, False)], [], [])
+        added, first, last = shown[: len(shown) - same], whole[0], whole[-1]
+        before = [
+            Piece(added, is_thought(added)),
+            Piece(text[start : offsets[first][0]], False),
+        ]
+        behind = [Piece(text[offsets[last][1] : end], False)]
+        return Earlier(before, list(ids[first : last + 1]), behind)
 
     def vocabulary(self) -> dict[str, int]:
         """Ids by token, added tokens included."""
@@ -127,16 +207,28 @@ class Tokenizer:
         return tuple(sorted(found))
 
     def _render(self, messages: Sequence[Message], generation_prompt: bool) -> str:
+        dated = "strftime_now" in self._template
         return self._fast.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=generation_prompt
+            list(messages),
+            chat_template=(_NO_DATE if dated else "") + self._template,
+            tokenize=False,
+            add_generation_prompt=generation_prompt,
+            **self._options,
         )
 
-    def _find_stop_ids(self, extra: Sequence[int]) -> tuple[int, ...]:
+    def _check_options(self) -> None:
+        for name in self._options:
+            if not re.search(rf"\b{re.escape(name)}\b", self._template):
+                raise ValueError(
+                    "config.policy.chat_template_kwargs: expected names that the "
+                    f"tokenizer's chat template uses, got {name!r}"
+                )
+
+    def _find_stop_ids(self, extra: Iterable[int]) -> tuple[int, ...]:
         stops = {number for number in extra if 0 <= number < self.vocab_size}
         if self._fast.eos_token_id is not None:
             stops.add(self._fast.eos_token_id)
-        if self._close_ids and self._close_ids[0] in self._special_ids():
-            stops.add(self._close_ids[0])
+        stops.update(self._closing)
         if not stops:
             raise ValueError(
                 "the tokenizer has no token that ends a turn: expected eos_token in "
@@ -178,18 +270,11 @@ class Tokenizer:
 
     def _starts_by_prefix(self, ids, text: str) -> list[int]:
         prefixes = (self.decode(ids[:count]) for count in range(len(ids) + 1))
-        return [_common_prefix(prefix, text) for prefix in prefixes]
+        return [common_prefix(prefix, text) for prefix in prefixes]
 
 
-def _common_prefix(a: str, b: str) -> int:
-    if b.startswith(a):
-        return len(a)
-    pairs = enumerate(zip(a, b))
-    return next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
-
-
-def _generation_stop_ids(path: Path) -> tuple[int, ...]:
-    """``eos_token_id`` of a generation_config.json, which may be one id or several."""
+def _named_stop_ids(path: Path) -> tuple[int, ...]:
+    """``eos_token_id`` of a JSON config, which may be one id or several."""
     if not path.is_file():
         return ()
     try:

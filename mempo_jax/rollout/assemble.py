@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mempo_jax.memory import OpRecord
+from mempo_jax.rollout.lineage import Lineage
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.types import Evidence, Kind, OpTable, Outcome, Rows, Trajectories
@@ -85,48 +85,14 @@ def no_evidence(count: int, shapes: Shapes) -> Evidence:
 
 
 def _fill_ops(ops: OpTable, n: int, trajectory: Trajectory) -> None:
-    uses = entry_uses(trajectory.log, len(trajectory.actions))
+    uses = Lineage(trajectory.log).uses(len(trajectory.actions))
     for k, record in enumerate(trajectory.log[: ops.kind.shape[1]]):
         kind = Kind[str(record.kind).upper()]
         ops.kind[n, k] = kind
         ops.turn[n, k] = record.turn
         ops.outcome[n, k] = OUTCOMES.get(record.outcome, Outcome.DONE)
-        stored = record.outcome in ("new", "merged") and record.entry_ids
-        if stored and kind in (Kind.WRITE, Kind.MERGE):
-            turns = uses.get(record.entry_ids[0], [])
-            turns = [t for t in turns if t > record.turn]
-            if turns:
-                ops.first_use[n, k], ops.last_use[n, k] = min(turns), max(turns)
-
-
-def entry_uses(log: Sequence[OpRecord], turn_count: int) -> dict[int, list[int]]:
-    """For each entry id, the turns whose action had it in context through a recall.
-
-    A recall at turn t shows its hits to turn t + 1 and to the turns after it until one
-    that does not recall has acted; where a context keeps the text for longer, later
-    turns do not count as uses. A use of a merged entry is a use of its parents, unless
-    it superseded them: an outdated text earns nothing by the new one.
-    """
-    recalls = {r.turn for r in log if r.kind == "recall"}
-    parents: dict[int, list[int]] = {}
-    uses: dict[int, list[int]] = {}
-    for record in log:
-        joined = record.outcome == "merged" and not record.supersedes
-        if record.kind in ("write", "merge") and joined:
-            parents[record.entry_ids[0]] = list(record.entry_ids[1:])
-        if record.kind != "recall" or record.turn + 1 >= turn_count:
-            continue
-        last = record.turn + 1
-        while last in recalls and last + 1 < turn_count:
-            last += 1
-        seen, queue = set(), list(record.entry_ids)
-        while queue:
-            entry = queue.pop()
-            if entry not in seen:
-                seen.add(entry)
-                uses.setdefault(entry, []).extend(range(record.turn + 1, last + 1))
-                queue += parents.get(entry, [])
-    return uses
+        if turns := uses.get(k):
+            ops.first_use[n, k], ops.last_use[n, k] = min(turns), max(turns)
 
 
 def pack(

@@ -1,8 +1,9 @@
 """Runs many episodes against one engine, whichever of them are ready.
 
 Each episode owns an engine slot while it runs; when one ends, the next job takes the
-slot over. Randomness is keyed by (run seed, purpose, step, task, sample, turn), so a
-trajectory does not depend on what it was batched with.
+slot over. An episode whose turn has been sampled acts and asks again while the turns of
+others are still being sampled. Randomness is keyed by (run seed, purpose, step, task,
+sample, turn), so a trajectory does not depend on what it was batched with.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mempo_jax.envs import EnvironmentFault, Episode, Status, Task
-from mempo_jax.envs.reward import RewardError
+from mempo_jax.envs import Episode, Task
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.deadline import HungCallError, run_all
-from mempo_jax.rollout.engine import Engine, Generation, Request
+from mempo_jax.rollout.deadline import run_all
+from mempo_jax.rollout.finished import FAULTS, failed, fault, finished
+from mempo_jax.rollout.sampler import Sampler, SamplingFault
 from mempo_jax.rollout.segments import SegmentBuilder
+from mempo_jax.rollout.slots import Request
 from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.rollout.turns import Generation
 
 PURPOSES = ("train", "evaluate", "trace")
-FAULTS = (EnvironmentFault, HungCallError, RewardError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,65 +67,31 @@ class _Run:
     def __init__(self, job: Job, episode: Episode, slot: int, tok: Tokenizer) -> None:
         self.job, self.episode, self.slot = job, episode, slot
         self.builder = SegmentBuilder(tok)
+        self.sampling = False  # a turn is under way
         self.failure: str | None = None
 
     def finish(self, limit_s: float) -> Trajectory:
-        """The environment is asked for its score and truth, each within the limit.
-
-        What is kept is copied: an abandoned call may wake up and go on.
-        """
-        episode, reward = self.episode, None
-        if self.failure is None:
-            [reward] = run_all([episode.reward], limit_s)
-            if isinstance(reward, Exception):
-                self.fail(reward)
-                reward = None
-        # An environment that knows of no questions need not say so.
-        asked = getattr(episode.env, "questions", tuple)
-        truths = [episode.env.useful, asked]
-        useful, questions = run_all(truths, limit_s)
-        log = list(episode.bank.log)
-        self.builder.mark_ops([(r.turn, r.token_span) for r in log])
-        return Trajectory(
-            task=self.job.task,
-            sample=self.job.sample,
-            status=episode.status if self.failure is None else Status.FAILED,
-            failure=self.failure,
-            goal=episode.env.goal,
-            segments=self.builder.segments,
-            log=log,
-            observations=list(episode.observations),
-            actions=list(episode.actions),
-            answers=list(episode.answers),
-            turn_reward=list(episode.turn_reward),
-            turn_observation=list(episode.turn_observation),
-            useful=frozenset() if isinstance(useful, Exception) else useful,
-            questions=() if isinstance(questions, Exception) else questions,
-            reward=reward,
-            bank_size=len(episode.bank.active),
-            rebuilds=episode.rebuilds,
-            tokens_total=self.builder.tokens_total,
-            tokens_peak=self.builder.tokens_peak,
-            seconds_recall=list(episode.recall_seconds),
+        job = self.job
+        return finished(
+            job.task, job.sample, self.episode, self.builder, self.failure, limit_s
         )
 
     def fail(self, error: Exception) -> None:
-        """A fault of the environment costs this trajectory; others are raised."""
-        if not isinstance(error, FAULTS):
-            raise error
-        self.failure = f"{type(error).__name__}: {error}"
+        """A fault of the environment or of one request costs this trajectory; others
+        are raised."""
+        self.failure = fault(error)
 
 
 class Collector:
     """See the module docstring.
 
-    foresee: told, before the episodes of a turn run their ops, the (new, old) pairs
-    that their writes are about to ask a judge; None where nobody wants to know.
+    foresee: told, before episodes that act together run their ops, the (new, old)
+    pairs that their writes are about to ask a judge; None where nobody wants to know.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Sampler,
         tokenizer: Tokenizer,
         make_episode: Callable[[Job], Episode],
         step_timeout_s: float,
@@ -142,6 +110,12 @@ class Collector:
         on_done: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> list[Trajectory]:
         """One trajectory per job, in the order of the jobs."""
+        try:
+            return self._run(jobs, decoding, on_done)
+        finally:
+            self._engine.cancel()  # where an error left turns under way
+
+    def _run(self, jobs, decoding, on_done) -> list[Trajectory]:
         waiting = list(enumerate(jobs))[::-1]
         free = list(range(self._engine.slots))[::-1]
         live: dict[int, _Run] = {}
@@ -156,7 +130,8 @@ class Collector:
                 slot, done[at] = started
                 free.append(slot)
                 on_done(done[at])
-            self._turn(list(live.values()), decoding)
+            self._ask([run for run in live.values() if not run.sampling], decoding)
+            self._act(*self._sampled(live))
             for at in [a for a, run in live.items() if self._ended(run)]:
                 run = live.pop(at)
                 free.append(run.slot)
@@ -173,10 +148,10 @@ class Collector:
             raise episode
         return _Run(job, episode, slot, self._tokenizer)
 
-    def _turn(self, runs: list[_Run], decoding: Decoding) -> None:
-        """One turn of every live episode: observe, generate together, act."""
+    def _ask(self, runs: list[_Run], decoding: Decoding) -> None:
+        """Hands the contexts of episodes that wait for a turn to the engine."""
         began = time.perf_counter()
-        requests, ready = [], []
+        requests = []
         for run in runs:
             view = run.episode.observe(run.builder.measure)
             if view is None:
@@ -187,39 +162,57 @@ class Collector:
             requests.append(
                 Request(run.slot, list(context), key, decoding.max_new_tokens)
             )
-            ready.append(run)
-        if not ready:
-            return
+            run.sampling = True
         asked = time.perf_counter()
-        generations = self._engine.generate(
+        self._engine.submit(
             requests,
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
         )
-        answered = time.perf_counter()
-        self._act(ready, generations)
-        self.seconds_engine += answered - asked
-        self.seconds_host += asked - began + time.perf_counter() - answered
+        self.seconds_host += asked - began
+        self.seconds_engine += time.perf_counter() - asked
 
-    def _act(self, runs: list[_Run], generations: Sequence[Generation]) -> None:
+    def _sampled(
+        self, live: dict[int, _Run]
+    ) -> tuple[list[_Run], list[Generation | SamplingFault]]:
+        """Waits for turns that have been sampled."""
+        began = time.perf_counter()
+        ended = self._engine.wait()
+        self.seconds_engine += time.perf_counter() - began
+        by_slot = {run.slot: run for run in live.values()}
+        runs = [by_slot[request.slot] for request, _ in ended]
+        for run in runs:
+            run.sampling = False
+        return runs, [made for _, made in ended]
+
+    def _act(
+        self, runs: Sequence[_Run], made: Sequence[Generation | SamplingFault]
+    ) -> None:
         """Runs each action's ops, then lets the environments move.
 
         Only these are under the time limit, and only their faults are theirs: the
         memory, its judge and its summaries are this program's own.
         """
+        began = time.perf_counter()
+        actions: list[tuple[_Run, Generation]] = []
+        for run, result in zip(runs, made, strict=True):
+            if isinstance(result, SamplingFault):
+                run.fail(result)
+            else:
+                actions.append((run, result))
         if self._foresee is not None:
-            actions = zip(runs, generations, strict=True)
-            asked = [run.episode.questions(made.text) for run, made in actions]
+            asked = [run.episode.questions(action.text) for run, action in actions]
             self._foresee([pair for pairs in asked for pair in pairs])
-        for run, made in zip(runs, generations, strict=True):
-            run.builder.acted(made.tokens, made.log_probs, run.episode.turn)
-            offsets = self._tokenizer.offsets(made.tokens)
-            run.episode.decide(made.text, offsets, made.finish == "stop")
-        calls = [run.episode.advance for run in runs]
-        for run, result in zip(runs, run_all(calls, self._limit), strict=True):
+        for run, action in actions:
+            run.builder.acted(action.tokens, action.log_probs, run.episode.turn)
+            offsets = self._tokenizer.offsets(action.tokens)
+            run.episode.decide(action.text, offsets, action.finish == "stop")
+        calls = [run.episode.advance for run, _ in actions]
+        for (run, _), result in zip(actions, run_all(calls, self._limit), strict=True):
             if isinstance(result, Exception):
                 run.fail(result)
+        self.seconds_host += time.perf_counter() - began
 
     @staticmethod
     def _ended(run: _Run) -> bool:
@@ -228,25 +221,4 @@ class Collector:
 
 def failed_trajectory(job: Job, failure: str) -> Trajectory:
     """Stands for an episode that could not even start; it never counts."""
-    return Trajectory(
-        task=job.task,
-        sample=job.sample,
-        status=Status.FAILED,
-        failure=failure,
-        goal="",
-        segments=[],
-        log=[],
-        observations=[],
-        actions=[],
-        answers=[],
-        turn_reward=[],
-        turn_observation=[],
-        useful=frozenset(),
-        questions=(),
-        reward=None,
-        bank_size=0,
-        rebuilds=0,
-        tokens_total=0,
-        tokens_peak=0,
-        seconds_recall=[],
-    )
+    return failed(job.task, job.sample, failure)

@@ -1,45 +1,32 @@
-"""Batched generation over slots, each with its own text and key/value cache.
+"""Continuous batching over slots, each with its own text and key/value cache.
 
 A slot belongs to one trajectory. The engine remembers which ids a slot's cache holds;
-a request then only feeds what differs. All device shapes come from small fixed sets,
-so nothing compiles after ``warm_up``.
+a request then only feeds what differs. Requests join and leave between two chunks of
+decode steps, and what runs together is decided by the requests alone, so a run can be
+repeated bit for bit.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout import generate as programs
-from mempo_jax.rollout.slots import HeldContexts, Request, buckets, fit
+from mempo_jax.rollout import prefill
+from mempo_jax.rollout.device import DeviceSlots, Shapes
+from mempo_jax.rollout.sampler import Counters, Follower
+from mempo_jax.rollout.slots import HeldContexts, Request, buckets, pieces
 from mempo_jax.rollout.turns import Generation, Turn
 
 __all__ = ["Counters", "Engine", "Generation", "Request"]
 
 
-@dataclasses.dataclass
-class Counters:
-    """Work done since the engine was made.
-
-    fed: tokens of all contexts given. prefilled: context tokens really computed.
-    generated: tokens sampled and returned. compilations: programs traced.
-    """
-
-    tokens_fed: int = 0
-    tokens_prefilled: int = 0
-    tokens_generated: int = 0
-    compilations: int = 0
-
-
 class Engine:
-    """Samples turns for up to ``slots`` trajectories at a time.
+    """A ``sampler.Sampler`` on this process's devices.
 
     max_length: cache positions, so the longest context plus turn. prefill_buckets:
     widths that new context tokens are padded to. decode_chunk: decode steps between
@@ -63,39 +50,59 @@ class Engine:
         span_buckets: Sequence[int] | None = None,
         row_sharding: jax.sharding.NamedSharding | None = None,
     ):
-        self._model, self._tokenizer = model, tokenizer
+        self._tokenizer, self._tags = tokenizer, tuple(closing_tags)
         self.slots, self.max_length = slots, max_length
-        self._chunk = decode_chunk
-        self._tags = tuple(closing_tags)
-        self._row_sharding = row_sharding
+        eighth = max(1, slots // 8)
         if row_buckets is None:
-            row_buckets = () if row_sharding else (max(1, slots // 8),)
+            row_buckets = () if row_sharding else (eighth,)
         if span_buckets is None:
             span_buckets = (-(-max_length // 16) * 8,)
-        self._widths = buckets("prefill_buckets", prefill_buckets, max_length)
-        self._rows = buckets("row_buckets", (*row_buckets, slots), slots)
-        self._spans = buckets("span_buckets", (*span_buckets, max_length), max_length)
+        shapes = Shapes(
+            slots,
+            max_length,
+            buckets("row_buckets", (*row_buckets, slots), slots),
+            buckets("prefill_buckets", prefill_buckets, max_length),
+            buckets("span_buckets", (*span_buckets, max_length), max_length),
+            decode_chunk,
+        )
+        # Prefilling fewer rows than that costs as much as that many.
+        self._handed_over = shapes.rows[0] if len(shapes.rows) > 1 else eighth
         self.counters = Counters()
-        self._params = None
+        stop = np.zeros(model.config.vocab_size, bool)
+        stop[list(tokenizer.stop_ids)] = True
+        stop[list(tokenizer.ids_containing(self._tags))] = True
+        self._device = DeviceSlots(model, stop, shapes, row_sharding, self.counters)
         self._held = HeldContexts(slots)
-        self._followers: list = []
-        self._cache = self._make_cache()
-        self._stop = self._put(self._stop_mask(), whole=False)
-        self._prefill = self._jit(programs.prefill, ("span",))
-        self._copy = self._jit(programs.copy_rows, ("span",), model=False)
-        self._decode = self._jit(programs.decode, ("steps", "span", "filtered"))
+        self._followers: list[Follower] = []
+        self._new: list[Turn] = []
+        self._running: list[Turn] = []
+        self._sampling: tuple[float, float, int] | None = None
+        self._drawing = self._device.sampling(1.0, 1.0, 0)
 
-    def set_params(self, params) -> None:
-        """Uses these parameters from now on and drops all that is cached."""
+    def set_params(self, params: Any) -> None:
+        """See ``Sampler``."""
+        if self._new or self._running:
+            raise RuntimeError(
+                f"set_params with {len(self._new) + len(self._running)} requests under "
+                "way: expected none; wait for them, or cancel() them"
+            )
         # Arrays that are on their devices already stay as they are.
-        self._params = jax.device_put(params)
+        self._device.params = jax.device_put(params)
         self._held = HeldContexts(self.slots)
         for follower in self._followers:
-            follower.set_params(self._params)
+            follower.set_params(self._device.params)
 
-    def lead(self, follower) -> None:
-        """Calls its ``set_params`` and ``warm_up`` too: it runs the same policy."""
+    def lead(self, follower: Follower) -> None:
+        """See ``Sampler``."""
         self._followers.append(follower)
+
+    def warm_up(self, *, filtered: bool = False) -> None:
+        """Compiles every program that sampling can need (top-p and top-k only with
+        ``filtered``), by running each on no rows; needs ``set_params`` first."""
+        self._need_params()
+        self._device.warm_up(filtered=filtered)
+        for follower in self._followers:
+            follower.warm_up()
 
     def generate(
         self,
@@ -105,177 +112,90 @@ class Engine:
         top_p: float = 1.0,
         top_k: int = 0,
     ) -> list[Generation]:
-        """Samples one turn for each request, results in the order of the requests.
+        """See ``Sampler``."""
+        if self._new or self._running:
+            raise RuntimeError(
+                "generate while other requests are under way: expected none; use "
+                "submit() and wait(), or cancel() them"
+            )
+        self.submit(requests, temperature=temperature, top_p=top_p, top_k=top_k)
+        made: dict[int, Generation] = {}
+        while ended := self.wait():
+            made |= {request.slot: generation for request, generation in ended}
+        return [made[request.slot] for request in requests]
 
-        temperature 0 is greedy (log-probs are then those at temperature 1). top_p 1
-        and top_k 0 are off; where they are on, log-probs are still those of the whole
-        distribution. A turn ends at a stop id ("stop"), behind the first closing tag
-        ("tag"), or at its limit ("length"); the token that ends it is part of it.
-        Raises ValueError on a request that does not fit.
-        """
+    def submit(
+        self,
+        requests: Sequence[Request],
+        *,
+        temperature: float,
+        top_p: float = 1.0,
+        top_k: int = 0,
+    ) -> None:
+        """See ``Sampler``."""
         self._check(requests)
-        turns = [Turn(request, self._tokenizer, self._tags) for request in requests]
-        self._feed(requests)
-        sampling = self._put(
-            programs.Sampling(
-                np.float32(temperature), np.float32(top_p), np.int32(top_k)
-            ),
-            whole=False,
-        )
-        filtered = top_p < 1 or top_k > 0
-        limits = {
-            r.slot: min(r.max_new_tokens, self.max_length - len(r.tokens))
-            for r in requests
-        }
-        first = 0
-        while running := [t for t in turns if t.open(limits[t.slot])]:
-            self._decode_chunk(running, limits, first, sampling, filtered)
-            first += self._chunk
-        for turn in turns:
+        sampling = (temperature, top_p, top_k)
+        if not (self._new or self._running):
+            self._sampling = sampling
+            self._drawing = self._device.sampling(*sampling)
+        if sampling != self._sampling:
+            raise ValueError(
+                f"expected the temperature, top_p and top_k of the requests under way, "
+                f"{self._sampling}, got {sampling}; wait for those first"
+            )
+        for request in requests:
+            room = self.max_length - len(request.tokens)
+            limit = min(request.max_new_tokens, room)
+            self._new.append(Turn(request, self._tokenizer, self._tags, limit))
+
+    def wait(self) -> list[tuple[Request, Generation]]:
+        """See ``Sampler``. Comes back when so many requests have ended that their
+        successors fill the smallest prefill, or when half of them have."""
+        self._admit()
+        while True:
+            going = [turn for turn in self._running if turn.open]
+            ended = len(self._running) - len(going)
+            if ended >= min(self._handed_over, -(-len(self._running) // 2)):
+                return self._hand_over()
+            _, top_p, top_k = self._sampling
+            self._device.decode(going, self._drawing, top_p < 1 or top_k > 0)
+
+    def cancel(self) -> None:
+        """See ``Sampler``."""
+        # What had been fed stays held; what is sampled behind it counts for nothing.
+        self._new, self._running = [], []
+
+    def _hand_over(self) -> list[tuple[Request, Generation]]:
+        ended = [turn for turn in self._running if not turn.open]
+        self._running = [turn for turn in self._running if turn.open]
+        for turn in ended:
             self._held.grow(turn.slot, turn.context, turn.tokens)
             self.counters.tokens_generated += len(turn.tokens)
-        return [turn.result() for turn in turns]
+        return [(turn.request, turn.result()) for turn in ended]
 
-    def warm_up(self, *, filtered: bool = False) -> None:
-        """Compiles every program that ``generate`` can need (top-p and top-k only
-        with ``filtered``), by running each on no rows; needs ``set_params`` first."""
-        self._need_params()
-        sampling = programs.Sampling(np.float32(1), np.float32(1), np.int32(0))
-        sampling = self._put(sampling, whole=False)
-        for span in self._spans:
-            for count in self._rows:
-                # A width may exceed the span: what is fed then fills it in part.
-                for narrower, width in itertools.pairwise((0, *self._widths)):
-                    if narrower < span:
-                        self._run_prefill([], count, width, span)
-                for flag in (False, True) if filtered else (False,):
-                    self._run_decode([], {}, count, span, 0, sampling, flag)
-            self._run_copy({}, span)
-        jax.block_until_ready(self._cache)
-        for follower in self._followers:
-            follower.warm_up()
-
-    def _feed(self, requests: Sequence[Request]) -> None:
-        """Brings every slot to all of its context but the last token."""
-        plan = self._held.plan(requests)
-        self.counters.tokens_fed += sum(len(r.tokens) for r in requests)
-        self.counters.tokens_prefilled += len(requests)
-        while rows := plan.next_rows(self._widths):
-            ends = [start + len(part) for _, start, part in rows]
-            longest = max(len(part) for _, _, part in rows)
-            self.counters.tokens_prefilled += sum(len(part) for _, _, part in rows)
-            self._run_prefill(
-                rows,
-                fit(self._rows, len(rows)),
-                fit(self._widths, longest),
-                fit(self._spans, max(ends)),
-            )
-        if plan.copies:
-            self._run_copy(plan.copies, fit(self._spans, plan.longest_copy))
+    def _admit(self) -> None:
+        """Brings every new slot to all of its context but the last token."""
+        if not self._new:
+            return
+        requests = [turn.request for turn in self._new]
+        reuse = self._held.reuse(requests)
+        stages = prefill.plan(requests, reuse, self._held.ids(), self._device.shapes)
+        self._held.trim(reuse)
+        for stage in stages:
+            if stage.copies:
+                self._device.copy(stage.copies, stage.end)
+            for rows in pieces(stage.rows, self._device.shapes.widths[-1]):
+                self._device.prefill(rows)
         self._held.feed(requests)
-
-    def _decode_chunk(self, running, limits, first, sampling, filtered) -> None:
-        left = {turn.slot: limits[turn.slot] - first for turn in running}
-        steps = {slot: min(count, self._chunk) for slot, count in left.items()}
-        end = max(len(t.context) + first + steps[t.slot] for t in running)
-        span = fit(self._spans, min(end, self.max_length))
-        count = fit(self._rows, len(running))
-        out = self._run_decode(running, steps, count, span, first, sampling, filtered)
-        for index, turn in enumerate(running):
-            row = turn.slot if count == self.slots else index
-            number = out.counts[row]
-            turn.add(out.tokens[row, :number].tolist(), out.log_probs[row, :number])
-
-    def _run_prefill(self, rows, count: int, width: int, span: int) -> None:
-        tokens = np.zeros((count, width), np.int32)
-        start = np.full(count, span, np.int32)
-        slots = np.full(count, self.slots, np.int32)
-        whole = count == self.slots
-        for index, (slot, first, part) in enumerate(rows):
-            index = slot if whole else index
-            slots[index], start[index] = slot, first
-            tokens[index, : len(part)] = part
-        arrays = self._put((None if whole else slots, tokens, start), whole=whole)
-        with jax.transfer_guard("disallow"):
-            self._cache = self._prefill(self._params, self._cache, *arrays, span=span)
-
-    def _run_copy(self, copies: dict[int, int], span: int) -> None:
-        source = np.arange(self.slots, dtype=np.int32)
-        for slot, origin in copies.items():
-            source[slot] = origin
-        source = self._put(source, whole=True)
-        with jax.transfer_guard("disallow"):
-            self._cache = self._copy(self._cache, source, span=span)
-
-    def _run_decode(
-        self, running, steps, count, span, first, sampling, filtered
-    ) -> programs.Decoded:
-        token, position, limit = np.zeros((3, count), np.int32)
-        keys = np.zeros((count, 2), np.uint32)
-        slots = np.full(count, self.slots, np.int32)
-        whole = count == self.slots
-        for index, turn in enumerate(running):
-            index = turn.slot if whole else index
-            slots[index], limit[index] = turn.slot, steps[turn.slot]
-            token[index] = turn.tokens[-1] if turn.tokens else turn.context[-1]
-            position[index] = len(turn.context) - 1 + len(turn.tokens)
-            keys[index] = turn.key
-        rows = (None if whole else slots, token, position, limit, keys)
-        rows = self._put(rows, whole=whole)
-        first = self._put(np.int32(first), whole=False)
-        with jax.transfer_guard("disallow"):
-            self._cache, out = self._decode(
-                self._params,
-                self._cache,
-                self._stop,
-                *rows,
-                first,
-                sampling,
-                steps=self._chunk,
-                span=span,
-                filtered=filtered,
-            )
-            return jax.device_get(out)
-
-    def _jit(self, function, static: tuple[str, ...], model: bool = True):
-        """Compiles a program that takes the cache, gives it back, and is counted."""
-        bound = functools.partial(function, self._model) if model else function
-
-        @functools.wraps(function)
-        def counted(*args, **kwargs):
-            self.counters.compilations += 1
-            return self._pin(bound(*args, **kwargs))
-
-        return jax.jit(
-            counted, static_argnames=static, donate_argnums=1 if model else 0
-        )
-
-    def _pin(self, result):
-        """Keeps arrays [slots, ...] where they were, or the next call would compile."""
-        if self._row_sharding is None:
-            return result
-        return jax.lax.with_sharding_constraint(result, self._row_sharding)
-
-    def _put(self, tree, *, whole: bool):
-        sharding = self._row_sharding
-        if sharding is not None and not whole:
-            sharding = jax.sharding.NamedSharding(
-                sharding.mesh, jax.sharding.PartitionSpec()
-            )
-        return jax.device_put(tree, sharding)
-
-    def _make_cache(self):
-        make = functools.partial(self._model.init_cache, self.slots, self.max_length)
-        return jax.jit(make, out_shardings=self._row_sharding)()
-
-    def _stop_mask(self) -> np.ndarray:
-        mask = np.zeros(self._model.config.vocab_size, bool)
-        mask[list(self._tokenizer.stop_ids)] = True
-        mask[list(self._tokenizer.ids_containing(self._tags))] = True
-        return mask
+        fed = sum(len(row.tokens) for stage in stages for row in stage.rows)
+        self.counters.tokens_fed += sum(len(r.tokens) for r in requests)
+        # The last id of each context is computed by the first decode step.
+        self.counters.tokens_prefilled += fed + len(requests)
+        self._running += self._new
+        self._new = []
 
     def _need_params(self) -> None:
-        if self._params is None:
+        if self._device.params is None:
             raise ValueError(
                 "the engine has no parameters; call set_params(params) first"
             )
@@ -285,6 +205,12 @@ class Engine:
         slots = [request.slot for request in requests]
         if len(set(slots)) != len(slots):
             raise ValueError(f"expected one request a slot, got the slots {slots}")
+        taken = {turn.slot for turn in (*self._new, *self._running)} & set(slots)
+        if taken:
+            raise ValueError(
+                f"expected slots with no request under way, got {sorted(taken)}; wait "
+                "for those first"
+            )
         for request in requests:
             if not 0 <= request.slot < self.slots:
                 raise ValueError(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mempo_jax.models.decoder import Cache, LanguageModel
+from mempo_jax.models.decoder import Cache, LanguageModel, unstacked
 
 Array = jax.Array
 
@@ -115,11 +115,12 @@ def decode(
     token int32 [N] is the last one known, not yet in the cache, at ``position`` [N];
     stop bool [V] marks the ids that end a row, once sampled. keys uint32 [N, 2]:
     token number i of a row's turn is drawn with ``fold_in(key, i)``, i counted from
-    ``first``, so a row's text depends neither on its neighbours nor on the batching.
-    The loop ends as soon as every row has ended.
+    ``first`` [N], so a row's text depends neither on its neighbours nor on when it
+    began. The loop ends as soon as every row has ended.
     """
     view = take_view(cache, rows, span)
-    unembed = model.unembed(params)
+    # In the dtype of the states, as where training scores them.
+    unembed = model.unembed(params).astype(cache.keys[0].dtype)
     turn_keys = jax.random.wrap_key_data(keys, impl="threefry2x32")
 
     def body(state: _Loop) -> _Loop:
@@ -160,6 +161,7 @@ def sample(
 ) -> tuple[Array, Array]:
     """One token a row from f32 logits [N, V]: ids int32 [N], log-probs f32 [N].
 
+    keys [N], index int32 [N]: row r's number comes from ``fold_in(keys[r], index[r])``.
     Drawn by inverting the cumulative distribution at one uniform number a row.
     Log-probs are those of the whole distribution at the sampling temperature (at
     temperature 1 when greedy): top-p and top-k choose, they do not rescore.
@@ -168,14 +170,14 @@ def sample(
     logits = logits / jnp.where(greedy, 1.0, sampling.temperature)
     log_probs = jax.nn.log_softmax(logits)
 
-    def uniform(key):
-        return jax.random.uniform(jax.random.fold_in(key, index))
+    def uniform(key, number):
+        return jax.random.uniform(jax.random.fold_in(key, number))
 
     def draw():
         kept = _filter(log_probs, sampling) if filtered else log_probs
         cumulative = jnp.cumsum(jnp.exp(kept), axis=-1)
         # The level stays below the total: ids of probability 0 are never reached.
-        level = jax.vmap(uniform)(keys)[:, None] * cumulative[:, -1:]
+        level = jax.vmap(uniform)(keys, index)[:, None] * cumulative[:, -1:]
         return jnp.sum(cumulative <= level, axis=-1, dtype=jnp.int32)
 
     def likeliest():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mempo_jax.memory import OpRecord
 
@@ -35,6 +35,30 @@ class Lineage:
     def merges(self, entry: int) -> tuple[int, ...]:
         """Positions in the log of the policy's merges that the entry went through."""
         return self._merges.get(entry, ())
+
+    def uses(self, turn_count: int) -> dict[int, list[int]]:
+        """Position in the log of each write or merge -> the turns that used its text.
+
+        A recall at turn t shows its hits to turn t + 1 and to the turns after it until
+        one that does not recall has acted; where a context keeps the text for longer,
+        later turns do not count as uses. A use of an entry is one of every op that it
+        came from: outdated text earns nothing by the new one, statements that an update
+        left as they were go on earning.
+        """
+        recalls = {r.turn for r in self._log if r.kind == "recall"}
+        uses: dict[int, list[int]] = {}
+        for record in self._log:
+            if record.kind != "recall" or record.turn + 1 >= turn_count:
+                continue
+            last = record.turn + 1
+            while last in recalls and last + 1 < turn_count:
+                last += 1
+            origins: set[int] = set()
+            for entry in record.entry_ids:
+                origins |= {*self._writes.get(entry, ()), *self.merges(entry)}
+            for k in origins:
+                uses.setdefault(k, []).extend(range(record.turn + 1, last + 1))
+        return uses
 
     def alive(self, end: int) -> set[int]:
         """Entries that are active once the first ``end`` records have been applied."""
@@ -109,13 +133,30 @@ def makes_entry(record: OpRecord) -> bool:
 
 
 class Twins:
-    """Which texts say the same, by a judge asked both ways; answers are kept."""
+    """Which texts say the same, by a judge asked both ways; answers are kept.
+
+    What says the same as a twin is a twin too, though the judge may not see it: a
+    wording between two others holds all three together.
+    """
 
     def __init__(self, repeats: Callable[[str, str], bool]) -> None:
         self._repeats = repeats
         self._known: dict[tuple[str, str], bool] = {}
 
+    def of(self, entry: int, texts: Mapping[int, str]) -> set[int]:
+        """The entry, and those of ``texts`` that say the same, over any number of
+        steps; ``texts`` must hold the entry."""
+        found, queue, left = {entry}, [entry], set(texts) - {entry}
+        while queue:
+            text = texts[queue.pop()]
+            same = {other for other in left if self.same(text, texts[other])}
+            left -= same
+            found |= same
+            queue += sorted(same)
+        return found
+
     def same(self, one: str, other: str) -> bool:
+        """Whether the judge says so of these two."""
         if one == other:
             return True
         key = (one, other) if one < other else (other, one)

@@ -39,7 +39,10 @@ class Eviction(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """Probability in variant ``alone`` less that in ``empty``, of one write."""
+    """Probability in variant ``alone`` less that in ``empty``, of one write.
+
+    Of a rewritten block ``empty`` has the block before it.
+    """
 
     trajectory: int
     op: int

@@ -16,7 +16,7 @@ from mempo_jax.memory.judge import lexical
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.lineage import Lineage, Twins, makes_entry
 from mempo_jax.rollout.probe_plan import Answer, Eviction, Gain, LeaveOut, Plan, Rise
-from mempo_jax.rollout.recalled import Shown
+from mempo_jax.rollout.recalled import REWRITE, Shown
 from mempo_jax.rollout.trajectory import Trajectory
 
 
@@ -79,6 +79,7 @@ class _Probe:
             self._evictions(shown, answer, turns)
         if "answer_gain" in needs:
             self._gains(shown, answer, turns[-1])
+            self._rewritings(shown, answer, turns[-1])
         if "turn_potential" in needs:
             self._rises(answer, turns)
 
@@ -132,9 +133,8 @@ class _Probe:
         or would have been recalled instead: they share what both together are worth.
         """
         texts = self._lineage.texts
-        others = (self._lineage.alive(recall) | shown) & set(texts)
-        same = {o for o in others if self._twins.same(texts[entry], texts[o])}
-        return same | {entry}
+        others = (self._lineage.alive(recall) | shown | {entry}) & set(texts)
+        return self._twins.of(entry, {other: texts[other] for other in others})
 
     def _shares(self, same: set[int], recalls: Sequence[int]) -> dict[int, float]:
         shares = _equally(self._lineage, sorted(same))
@@ -156,6 +156,18 @@ class _Probe:
             empty = self._plan.add(shown.showing_alone(""), answer)
             if alone is not None and empty is not None:
                 self._plan.terms.append(Gain(self._n, k, alone, empty))
+
+    def _rewritings(self, shown: Shown, answer: Answer, turn: int) -> None:
+        """Each block before the answer against the one before it, all else the same."""
+        before = ""
+        for k, record in enumerate(self._t.log):
+            if record.kind != REWRITE or record.turn >= turn:
+                continue
+            after = self._plan.add(shown.carrying(record.text), answer)
+            empty = self._plan.add(shown.carrying(before), answer)
+            before = record.text
+            if after is not None and empty is not None:
+                self._plan.terms.append(Gain(self._n, k, after, empty))
 
     def _rises(self, answer: Answer, turns: Sequence[int]) -> None:
         """From the turn that shows the question on, each against the one before.
@@ -181,6 +193,7 @@ class _Probe:
             self._t.observations[turn],
             [record for record in self._t.log if record.turn < turn],
             self._lineage.texts,
+            self._t.goal,
         )
 
 

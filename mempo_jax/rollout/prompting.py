@@ -79,7 +79,7 @@ class Prompt:
     def _encode(self, values: Mapping[str, str]) -> list[int]:
         text = self._template.format(**values)
         message = {"role": "user", "content": text}
-        return self._tokenizer.encode(self._tokenizer.prompt([message]))
+        return self._tokenizer.encode_prompt([message])
 
     def _middle_cut(self, text: str, ids: list[int], room: int) -> str:
         if len(ids) <= room:

@@ -1,6 +1,7 @@
 """What a context shows of memory, and the same context with other memories shown.
 
-Only text that the environment's side wrote is changed: the blocks of recalled entries.
+Only text that the environment's side wrote is changed: the blocks of recalled entries,
+or the one block that is carried along behind the goal (context rule "rolling").
 Ids before and behind a block stay as they are; the block itself is encoded again.
 """
 
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from mempo_jax.envs.context import block_text
 from mempo_jax.memory import OpRecord
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.segments import Segment
 
 HEAD, NOTHING = "recalled", " nothing"  # as ``Episode`` writes them
+REWRITE = "rewrite"
 
 
 class Block(NamedTuple):
@@ -30,7 +33,8 @@ class Block(NamedTuple):
 class Shown:
     """The context that a turn's action was sampled in.
 
-    log: of the trajectory, up to that turn. texts: of its entries, by id.
+    log: of the trajectory, up to that turn. texts: of its entries, by id. goal: of the
+    task, behind which a block stands.
     """
 
     def __init__(
@@ -41,13 +45,15 @@ class Shown:
         user: str,
         log: Sequence[OpRecord],
         texts: Mapping[int, str],
+        goal: str = "",
     ) -> None:
         self.ids = segment.tokens[:start]
         self._tokenizer, self._texts = tokenizer, texts
         self._text = tokenizer.decode(self.ids)
         self._offsets = tokenizer.offsets(self.ids)
         self._is_action = segment.is_action[:start]
-        self._user = tokenizer.decode(tokenizer.encode(user)).strip()
+        self._user, self._goal = self._spelled(user).strip(), self._spelled(goal)
+        self._carried = next((r.text for r in reversed(log) if r.kind == REWRITE), "")
         self.blocks = self._find(_lists(log))
 
     def showing(self, entries: Iterable[int]) -> list[int]:
@@ -74,9 +80,27 @@ class Shown:
         end = at + len(self._user)
         return self._edited([(end, end, f"\n{block}")])
 
+    def carrying(self, block: str) -> list[int] | None:
+        """The context with another text in the block that is carried along; "" for no
+        block. None where what stands there is not found as it was written."""
+        stands = self._goal
+        if self._carried:
+            stands += self._spelled(block_text(self._carried))
+        at = self._text.find(stands) if stands else -1
+        if at < 0:
+            return None
+        if block == self._carried:
+            return list(self.ids)
+        place = at + len(self._goal), at + len(stands)
+        return self._edited([(*place, block_text(block) if block else "")])
+
     def line(self, entry: int, text: str) -> str:
         """An entry as a recall shows it."""
         return f"\n{entry}: {text}"
+
+    def _spelled(self, text: str) -> str:
+        """A text as its tokens say it again."""
+        return self._tokenizer.decode(self._tokenizer.encode(text))
 
     def _block(self, entries: Sequence[int]) -> str:
         lines = [self.line(entry, self._texts[entry]) for entry in entries]

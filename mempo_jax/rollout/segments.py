@@ -4,6 +4,12 @@ A segment holds exactly the ids that were fed and sampled, in order. It only gro
 rebuilt context starts a new one. Each segment becomes one training row, so training
 scores the ids, positions and masks that sampling used. Sampled ids are never encoded
 again: a rebuilt context repeats past actions by their ids, as observation.
+
+A chat template that drops the thoughts of earlier turns would show another context than
+the one that grew. Then the next turn starts a new segment, with the history as that
+template shows it; a turn without a thought to drop still continues its segment. Such a
+trajectory is up to one segment a turn, each as long as the context: with n turns about
+n/2 times the tokens to train on.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mempo_jax.envs import View
-from mempo_jax.models.tokenizer import Tokenizer
+from mempo_jax.models.tokenizer import Earlier, Tokenizer
 
 
 @dataclasses.dataclass
@@ -51,20 +57,23 @@ class SegmentBuilder:
         self._tokenizer = tokenizer
         self._actions: dict[int, list[int]] = {}
         self._starts: dict[int, tuple[int, int]] = {}  # turn -> segment, offset
-        self._rendered: tuple[View, list[int]] | None = None
+        self._earlier: dict[int, Earlier] = {}  # turn -> how later contexts show it
+        self._whole: View | None = None  # what the last turn saw, as a fresh view
+        self._rendered: tuple[View, bool, list[int]] | None = None
         self.segments: list[Segment] = []
         self.tokens_total = 0
         self.tokens_peak = 0
 
     def measure(self, view: View) -> int:
         """Tokens that the policy would be fed for this view."""
-        added = len(self._render(view))
-        return added if view.fresh else len(self.segments[-1].tokens) + added
+        continued, ids = self._render(view)
+        return len(ids) + (len(self.segments[-1].tokens) if continued else 0)
 
     def show(self, view: View, turn: int) -> list[int]:
         """Adds the view to the segments; returns the whole context to feed."""
-        ids = self._render(view)
-        if view.fresh:
+        continued, ids = self._render(view)
+        self._whole = self._as_fresh(view)
+        if not continued:
             self.segments.append(Segment())
         self.segments[-1].add_observation(ids, turn)
         return self.segments[-1].tokens
@@ -87,22 +96,42 @@ class SegmentBuilder:
             ids = self.segments[segment].op_id
             ids[start + span[0] : start + span[1]] = [op] * (span[1] - span[0])
 
-    def _render(self, view: View) -> list[int]:
-        if self._rendered is not None and self._rendered[0] is view:
-            return self._rendered[1]
+    def _render(self, view: View) -> tuple[bool, list[int]]:
+        """Whether the view continues the segment, and the ids that it adds."""
+        if self._rendered is None or self._rendered[0] is not view:
+            self._rendered = view, *self._added(view)
+        return self._rendered[1:]
+
+    def _added(self, view: View) -> tuple[bool, list[int]]:
         tok = self._tokenizer
-        if not view.fresh:
-            ids = tok.follow(self._last_id(max(self._actions)), view.user)
-        else:
-            texts = [user for user, _ in view.history] + [view.user]
-            messages = [{"role": "system", "content": view.system}]
-            messages = messages if view.system else []
-            messages.append({"role": "user", "content": texts[0]})
-            ids = tok.encode(tok.prompt(messages))
-            for (_, turn), text in zip(view.history, texts[1:], strict=True):
-                ids = ids + self._actions[turn] + tok.follow(self._last_id(turn), text)
-        self._rendered = (view, ids)
-        return ids
+        if view.fresh:
+            return False, self._context(view)
+        if not tok.rewrites_past:
+            return True, tok.follow(self._last_id(max(self._actions)), view.user)
+        ids, fed = self._context(self._as_fresh(view)), self.segments[-1].tokens
+        continued = ids[: len(fed)] == fed
+        return continued, ids[len(fed) :] if continued else ids
+
+    def _as_fresh(self, view: View) -> View:
+        """The view with all that its segment has shown before it."""
+        last = self._whole
+        if view.fresh or last is None:
+            return view
+        history = (*last.history, (last.user, max(self._actions)))
+        return View(True, last.system, history, view.user)
+
+    def _context(self, view: View) -> list[int]:
+        """Ids of a fresh view."""
+        first, *later = [user for user, _ in view.history] + [view.user]
+        messages = [{"role": "system", "content": view.system}] if view.system else []
+        messages.append({"role": "user", "content": first})
+        earlier = [self._earlier_turn(turn) for _, turn in view.history]
+        return self._tokenizer.encode_prompt(messages, list(zip(earlier, later)))
+
+    def _earlier_turn(self, turn: int) -> Earlier:
+        if turn not in self._earlier:
+            self._earlier[turn] = self._tokenizer.earlier(self._actions[turn])
+        return self._earlier[turn]
 
     def _last_id(self, turn: int) -> int | None:
         action = self._actions[turn]

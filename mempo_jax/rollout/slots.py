@@ -1,11 +1,11 @@
-"""What the slots of the engine's cache hold, and what a call must still compute.
+"""What the slots of the engine's cache hold, and what requests ask of them.
 
 Host side only: lists of ids in, lists of pieces to feed out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,65 +33,28 @@ class Row(NamedTuple):
     tokens: Sequence[int]
 
 
-class Plan:
-    """What to feed, piece by piece, and which slots then copy another.
-
-    copies: {slot: slot to copy from}, for equal contexts that need prefilling: the
-    slot that holds most of it is filled, the others take its rows.
-    """
-
-    def __init__(self, requests: Sequence[Request], reuse: dict[int, int]):
-        self._tokens = {request.slot: request.tokens for request in requests}
-        self.copies = self._shared(reuse)
-        self._next = {
-            slot: count
-            for slot, count in reuse.items()
-            if slot not in self.copies and count < len(self._tokens[slot]) - 1
-        }
-
-    @property
-    def longest_copy(self) -> int:
-        """Positions that a copy must span."""
-        return max(len(self._tokens[slot]) for slot in self.copies)
-
-    def next_rows(self, widths: tuple[int, ...]) -> list[Row]:
-        """The next piece of every slot that needs one, none over the largest width;
-        the last id of a context is left for the first decode step."""
-        rows = []
-        for slot, start in sorted(self._next.items()):
-            end = min(start + widths[-1], len(self._tokens[slot]) - 1)
-            rows.append(Row(slot, start, self._tokens[slot][start:end]))
-            self._next[slot] = end
-            if end == len(self._tokens[slot]) - 1:
-                del self._next[slot]
-        return rows
-
-    def _shared(self, reuse: dict[int, int]) -> dict[int, int]:
-        groups: dict[tuple, list[int]] = {}
-        for slot, tokens in self._tokens.items():
-            groups.setdefault(tuple(tokens), []).append(slot)
-        copies = {}
-        for tokens, slots in groups.items():
-            source = max(slots, key=lambda slot: reuse[slot])
-            for slot in slots:
-                if slot != source and reuse[slot] < len(tokens) - 1:
-                    copies[slot] = source
-        return copies
-
-
 class HeldContexts:
     """The ids whose keys and values each slot's cache holds."""
 
     def __init__(self, slots: int):
         self._ids: list[list[int]] = [[] for _ in range(slots)]
 
-    def plan(self, requests: Sequence[Request]) -> Plan:
-        """What must be computed for ``requests``. From now on until ``feed`` the slots
-        count as holding only what is reused."""
-        reuse = {request.slot: self._common(request) for request in requests}
+    def ids(self) -> list[list[int]]:
+        """Of each slot; not to be changed."""
+        return self._ids
+
+    def reuse(self, requests: Iterable[Request]) -> dict[int, int]:
+        """How many leading ids of its context each request's slot holds; never the
+        last one."""
+        return {
+            request.slot: common(self._ids[request.slot], request.tokens[:-1])
+            for request in requests
+        }
+
+    def trim(self, reuse: dict[int, int]) -> None:
+        """These slots hold no more than so many of their ids from now on."""
         for slot, count in reuse.items():
             del self._ids[slot][count:]
-        return Plan(requests, reuse)
 
     def feed(self, requests: Sequence[Request]) -> None:
         """All of the contexts but their last ids has been computed."""
@@ -102,14 +65,27 @@ class HeldContexts:
         """A turn was sampled: all but its last id has been fed."""
         self._ids[slot] = [*context, *sampled][:-1]
 
-    def _common(self, request: Request) -> int:
-        """How many leading ids of a context its slot holds; never its last one."""
-        held, tokens = self._ids[request.slot], request.tokens
-        limit = min(len(held), len(tokens) - 1)
-        if list(tokens[:limit]) == held[:limit]:
-            return limit
-        pairs = enumerate(zip(held, tokens))
-        return next(index for index, (a, b) in pairs if a != b)
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many leading ids are the same."""
+    limit = min(len(one), len(other))
+    if list(one[:limit]) == list(other[:limit]):
+        return limit
+    pairs = enumerate(zip(one, other))
+    return next(index for index, (a, b) in pairs if a != b)
+
+
+def pieces(rows: Sequence[Row], width: int) -> list[list[Row]]:
+    """The rows cut into calls: in each the next ``width`` ids of every row, at most."""
+    longest = max((len(row.tokens) for row in rows), default=0)
+    return [
+        [
+            Row(row.slot, row.start + begin, row.tokens[begin : begin + width])
+            for row in rows
+            if begin < len(row.tokens)
+        ]
+        for begin in range(0, longest, width)
+    ]
 
 
 def buckets(name: str, sizes: Sequence[int], largest: int) -> tuple[int, ...]:

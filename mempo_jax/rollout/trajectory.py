@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from mempo_jax.envs import Question, Reward, Status, Task
-from mempo_jax.memory import OpRecord
+from mempo_jax.memory import Hygiene, OpRecord
 from mempo_jax.rollout.segments import Segment
 
 
@@ -34,6 +34,8 @@ class Trajectory:
     tokens_total: int
     tokens_peak: int
     seconds_recall: list[float]
+    question_scores: tuple[float, ...] = ()  # of questions, or parts
+    hygiene: Hygiene | None = None  # of what it wrote, at its end; texts not compared
 
     @property
     def valid(self) -> bool:
@@ -68,6 +70,7 @@ class Trajectory:
                 "by_turn": self.turn_reward,
             },
             "useful_observations": sorted(self.useful),
+            "question_scores": list(self.question_scores),
             "tokens_total": self.tokens_total,
             "tokens_peak": self.tokens_peak,
         }

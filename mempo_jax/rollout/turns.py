@@ -19,19 +19,42 @@ class Generation(NamedTuple):
 
 
 class Turn:
-    """Collects the chunks of one turn and cuts it where it ends."""
+    """Collects the chunks of one turn and cuts it where it ends.
 
-    def __init__(self, request, tokenizer, tags: tuple[str, ...]):
+    limit: the most tokens to sample, where that is less than was asked for.
+    """
+
+    def __init__(
+        self, request, tokenizer, tags: tuple[str, ...], limit: int | None = None
+    ):
+        self.request = request
         self.slot, self.key = request.slot, request.key
         self.context = request.tokens
         self.tokens: list[int] = []
+        self._limit = request.max_new_tokens if limit is None else limit
         self._log_probs: list[np.ndarray] = []
         self._finish: str | None = None
         self._tokenizer, self._tags = tokenizer, tags
 
-    def open(self, limit: int) -> bool:
+    @property
+    def open(self) -> bool:
         """Whether more tokens are to be sampled."""
-        return self._finish is None and len(self.tokens) < limit
+        return self._finish is None and self.left > 0
+
+    @property
+    def left(self) -> int:
+        """Tokens until the limit."""
+        return self._limit - len(self.tokens)
+
+    @property
+    def end(self) -> int:
+        """Length of the context and of what has been sampled."""
+        return len(self.context) + len(self.tokens)
+
+    @property
+    def last(self) -> int:
+        """The last id of both, which the cache does not hold yet."""
+        return self.tokens[-1] if self.tokens else self.context[-1]
 
     def add(self, tokens: list[int], log_probs: np.ndarray) -> None:
         """Appends a chunk, and ends the turn if it holds an end."""

@@ -88,14 +88,24 @@ def skipped_in_a_row(count: int, limit: int) -> None:
         )
 
 
-def empty_in_a_row(count: int) -> None:
-    """Warns at every ``EMPTY_STEPS``-th step in a row that had nothing to train on."""
+def empty_in_a_row(count: int, sampled: Sequence[Trajectory]) -> None:
+    """Warns at every ``EMPTY_STEPS``-th step in a row that had nothing to train on.
+
+    Args:
+      sampled: all trajectories of the last of these steps.
+    """
     if count == 0 or count % EMPTY_STEPS:
         return
-    warnings.warn(
-        f"{count} steps in a row trained on nothing: all rewards of a group were "
-        "equal, in every group that was sampled. If success is near 0 or 1, make the "
-        "tasks (config.env) easier or harder; else raise "
-        "config.sampling.max_resample_rounds, group_size or temperature",
-        stacklevel=2,
+    why = (
+        "all rewards of a group were equal, in every group that was sampled. If "
+        "success is near 0 or 1, make the tasks (config.env) easier or harder; else "
+        "raise config.sampling.max_resample_rounds, group_size or temperature"
     )
+    if sampled and not any(t.valid for t in sampled):
+        reasons = (t.failure for t in sampled if t.failure is not None)
+        first = next(reasons, "the policy never acted; see config.context")
+        why = (
+            f"in the last one none of {len(sampled)} trajectories counted, since they "
+            f"failed or never acted. The first: {first}"
+        )
+    warnings.warn(f"{count} steps in a row trained on nothing: {why}", stacklevel=2)

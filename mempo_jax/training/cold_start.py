@@ -14,10 +14,12 @@ import jax
 import numpy as np
 
 from mempo_jax.envs import Task, TaskSuite, derived_seed
+from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import bucket_of, pack
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import parts
+from mempo_jax.training.adapters import adapt
 from mempo_jax.training.advisors import judgements, without_policy
 from mempo_jax.training.checks import RunStopped
 from mempo_jax.training.demonstrations import recorded, scripted
@@ -81,12 +83,18 @@ def cold_start(
 ) -> Any:
     """Trains ``policy`` on demonstrations.
 
+    With ``policy.lora`` on adapters are trained, and merged at the end: what comes
+    next starts from fresh ones. A policy that was made here has random weights, which
+    nothing can be adapted of: its cold start trains them all.
+
     Returns:
-      The parameters, on the mesh.
+      The parameters, on the mesh or, where adapters were merged, numpy.
 
     Raises:
       RunStopped: loss or gradient was not finite.
     """
+    if settings.policy.path:
+        policy = adapt(policy, settings, mesh, "cold start")
     steps = settings.train.cold_start_steps
     segments = demonstration_segments(policy, suite, settings, progress)
     optimiser = make_optimiser(parts.cold_start_optimiser(settings))
@@ -98,14 +106,16 @@ def cold_start(
         parts.advantage(settings),
         settings.credit,
     )
-    state = state_from_params(policy.params, optimiser, mesh)
+    trained, frozen = lora.split(policy.params)
+    state = state_from_params(trained, optimiser, mesh)
     batches = _batches(segments, settings, mesh, policy.tokenizer.pad_id)
     losses = []
     progress("cold start", 0, steps, {})
     for step in range(steps):
         sums = programs.supervised_zeros()
         for rows in next(batches):
-            sums = programs.supervised_accumulate(state.params, sums, rows)
+            params = lora.join(state.params, frozen)
+            sums = programs.supervised_accumulate(params, sums, rows)
         state, figures = programs.apply(state, sums)
         losses.append(figures["loss"])
         if step % 25 == 24 or step == steps - 1:
@@ -117,7 +127,9 @@ def cold_start(
                 )
             losses = []
             progress("cold start", step + 1, steps, {"loss": round(loss, 4)})
-    return state.params
+    if policy.model.lora is None:
+        return state.params
+    return lora.merge(lora.join(state.params, frozen), policy.model.lora)
 
 
 def _batches(

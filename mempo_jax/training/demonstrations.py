@@ -6,17 +6,24 @@ exactly what reinforcement learning will see.
 
 from __future__ import annotations
 
-import json
-import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from mempo_jax.envs import Episode, ScriptedPolicy, Situation, Task, derived_seed
+from mempo_jax.envs import (
+    Episode,
+    ScriptedPolicy,
+    Situation,
+    Status,
+    Task,
+    derived_seed,
+)
 from mempo_jax.memory import closing_tags
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.segments import Segment, SegmentBuilder
 from mempo_jax.settings import ConfigError
+from mempo_jax.training.demonstration_files import read_demonstrations
 
 
 def demonstrate(
@@ -43,7 +50,7 @@ def demonstrate(
         ends = [text.index(tag) + len(tag) for tag in tags if tag in text]
         ids = tokenizer.encode(text[: min(ends)] if ends else text)
         if stopped := not ends:
-            ids = [*ids, tokenizer.stop_ids[0]]
+            ids = [*ids, tokenizer.end_id]
         builder.acted(ids, np.zeros(len(ids)), episode.turn)
         episode.act(tokenizer.decode(ids), tokenizer.offsets(ids), stopped)
     return builder.segments
@@ -67,57 +74,57 @@ def recorded(
     make_episode: Callable[[Task], Episode],
     tokenizer: Tokenizer,
 ) -> Iterator[list[Segment]]:
-    """Segments of recorded trajectories.
-
-    Each line of the file is an object with ``task`` ("suite/split/index") and
-    ``turns``, a list of objects with ``action``: the form in which a run keeps its
-    trajectories. A line that has the task's ``seed`` must name that of this run.
+    """Segments of recorded trajectories; ``demonstration_files`` has the format.
 
     Raises:
-      ConfigError: a missing file or a line that does not fit, with its number.
+      ConfigError: a missing file, or a line that does not fit.
     """
-    file = pathlib.Path(path)
-    if not file.is_file():
-        raise ConfigError(
-            f"config.train.demonstrations_path: expected a JSONL file, got {path!r}"
-        )
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                task, actions = _read_record(line, find_task)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ConfigError(
-                    f"{path}, line {number}: expected an object with task "
-                    f"'suite/split/index' and turns [{{'action': text}}], got "
-                    f"{line[:60]!r} ({type(error).__name__}: {error})"
-                ) from error
-            policy = _replay(actions, tokenizer)
-            episode = make_episode(task)
-            yield demonstrate(episode, policy, tokenizer, 0, len(actions))
+    for shown in read_demonstrations(path, find_task):
+        episode, actions = make_episode(shown.task), shown.actions
+        policy = _replay(actions, tokenizer)
+        segments = demonstrate(episode, policy, tokenizer, 0, len(actions))
+        if episode.status is Status.DONE and episode.turn < len(actions):
+            raise ConfigError(
+                f"{shown.place}, field turns: expected at most {episode.turn}, behind "
+                f"which {shown.task.id} ends, got {len(actions)}; set config.env as "
+                "when it was recorded"
+            )
+        yield segments
 
 
-def _read_record(
-    line: bytes, find_task: Callable[[str, int], Task]
-) -> tuple[Task, list[str]]:
-    record = json.loads(line)
-    _, split, index = record["task"].split("/")
-    task = find_task(split, int(index))
-    start = (record["task"], record.get("seed", task.seed))
-    if start != (task.id, task.seed):
-        raise ValueError(
-            f"recorded on task {start[0]} with seed {start[1]}; this run's is "
-            f"{task.id} with seed {task.seed}: set config.env and config.seed as then"
-        )
-    return task, [str(turn["action"]) for turn in record["turns"]]
+def records(
+    make_episode: Callable[[Task], Episode],
+    tasks: Sequence[Task],
+    policy: ScriptedPolicy,
+    tokenizer: Tokenizer,
+) -> Iterator[dict[str, Any]]:
+    """What ``scripted`` runs, as lines for ``demonstration_files``."""
+    for task in tasks:
+        episode = make_episode(task)
+        seed = derived_seed("demonstration", task.seed, task.index)
+        demonstrate(episode, policy, tokenizer, seed)
+        said = (_without_stop(text, tokenizer) for text in episode.actions)
+        yield {
+            "task": task.id,
+            "seed": task.seed,
+            "turns": [
+                {"observation": shown, "action": action}
+                for shown, action in zip(episode.observations, said, strict=False)
+            ],
+            "score": episode.env.score(),
+        }
 
 
 def _replay(actions: Sequence[str], tokenizer: Tokenizer) -> ScriptedPolicy:
     left = iter(actions)
-    stop = tokenizer.decode([tokenizer.stop_ids[0]])
 
     def policy(situation: Situation, rng: np.random.Generator) -> str:
-        return next(left, "").removesuffix(stop)
+        return _without_stop(next(left, ""), tokenizer)
 
     return policy
+
+
+def _without_stop(text: str, tokenizer: Tokenizer) -> str:
+    """The turn ends with one stop token, whichever of them was recorded."""
+    stops = (tokenizer.decode([number]) for number in tokenizer.stop_ids)
+    return text.removesuffix(next(filter(text.endswith, stops), ""))

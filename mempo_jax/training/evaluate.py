@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mempo_jax.envs import TaskSuite
+from mempo_jax.envs import Task, TaskSuite
+from mempo_jax.evaluation.categories import by_category
 from mempo_jax.evaluation.trajectory_stats import summarise
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.engine import Engine
@@ -12,6 +13,13 @@ from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import parts
 from mempo_jax.training.cold_start import Progress, quiet
 from mempo_jax.training.run_settings import RunSettings
+
+
+def held_out_tasks(suite: TaskSuite, settings: RunSettings) -> list[Task]:
+    """The first ``train.eval_tasks`` test tasks, or as many as there are."""
+    wanted, size = settings.train.eval_tasks, suite.size("test")
+    count = wanted if size is None else min(wanted, size)
+    return [suite.task("test", index) for index in range(count)]
 
 
 def run_held_out(
@@ -25,15 +33,11 @@ def run_held_out(
     stage: str,
     progress: Progress = quiet,
 ) -> list[Trajectory]:
-    """One trajectory of each of the first ``train.eval_tasks`` test tasks."""
+    """One trajectory of each of the held-out tasks."""
     engine.set_params(params)
-    wanted = settings.train.eval_tasks
-    size = suite.size("test")
-    count = wanted if size is None else min(wanted, size)
-    jobs = [
-        Job(suite.task("test", i), 0, settings.seed, "evaluate", 0)
-        for i in range(count)
-    ]
+    tasks = held_out_tasks(suite, settings)
+    count = len(tasks)
+    jobs = [Job(task, 0, settings.seed, "evaluate", 0) for task in tasks]
     scores: list[float] = []
     progress(stage, 0, count, {})
 
@@ -70,4 +74,8 @@ def evaluate(
         )
         for how in ("sampled", "greedy")
     }
-    return summarise(made["sampled"], made["greedy"]), made
+    figures: dict[str, Any] = summarise(made["sampled"], made["greedy"])
+    by_decoding = {how: by_category(made[how]) for how in made}
+    if any(by_decoding.values()):
+        figures["categories"] = by_decoding
+    return figures, made

@@ -1,8 +1,12 @@
 """The groups of one step: sampled, and sampled anew where one teaches nothing.
 
-A group whose rewards are all equal has no advantage. Up to
-``sampling.max_resample_rounds`` times, such a group gives its place to a group of
-another task (dynamic sampling; Yu et al. 2025, DAPO, arXiv:2503.14476, section 3.2).
+A group whose rewards are all equal has no advantage, and is not trained on. Up to
+``sampling.max_resample_rounds`` times, a group gives its place to a group of another
+task (dynamic sampling; Yu et al. 2025, DAPO, arXiv:2503.14476, section 3.2) where task
+score and penalties are equal: efficiency differs within nearly every group, also where
+all members solve the task or none does, and alone is no reason to keep it. Such a group
+that no other replaced does train, on the small advantage it has.
+
 Which task follows from step, round and place alone, so a continued run samples what the
 uninterrupted one would have. Places that no round fills train as a smaller batch; the
 arrays keep their shapes.
@@ -18,7 +22,7 @@ import numpy as np
 
 from mempo_jax.core.advantages import degenerate
 from mempo_jax.envs import TaskSuite
-from mempo_jax.envs.reward import call_reward_function, rescored
+from mempo_jax.envs.reward import EFFICIENCY, call_reward_function, rescored
 from mempo_jax.rollout.assemble import Shapes, assemble_trajectories
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.trajectory import Trajectory
@@ -34,7 +38,8 @@ class Groups(NamedTuple):
     kept: one group for each place, G x S trajectories, groups contiguous.
     arrays: facts of ``kept``; a group that is not trained on is marked invalid.
     sampled: every trajectory of every round, groups contiguous, ``kept`` among them.
-    figures: metrics of the groups and of the rounds.
+    figures: metrics of the groups and of the rounds; groups_unfilled are the places
+      that do not train.
     """
 
     kept: list[Trajectory]
@@ -44,7 +49,11 @@ class Groups(NamedTuple):
 
 
 def task_index(step: int, round_: int, place: int, settings: RunSettings) -> int:
-    """Which training task stands at a place of a step in a round; none comes twice."""
+    """Which training task stands at a place of a step in a round; none comes twice.
+
+    It depends on ``max_resample_rounds``, which a continued run may therefore not
+    change (``rundir.FREE_FIELDS``).
+    """
     sampling = settings.sampling
     rounds = 1 + sampling.max_resample_rounds
     return (step * rounds + round_) * sampling.tasks_per_step + place
@@ -66,7 +75,7 @@ class GroupSampler:
 
     def warm_up(self, arrays: Trajectories) -> None:
         """Compiles what looks at groups, for facts of this shape."""
-        self._unfilled(arrays)
+        self._dropped(arrays.reward, arrays)
         group_metrics([arrays], parts.advantage(self._settings))
 
     def sample(self, step: int) -> Groups:
@@ -91,7 +100,8 @@ class GroupSampler:
             kept = [t for place in sorted(standing) for t in standing[place]]
             arrays = assemble_trajectories(kept, len(standing), self._shapes)
             rounds.append(_only(arrays, places))
-            places = self._unfilled(arrays)
+            places = self._dropped(without_efficiency(kept, arrays.reward), arrays)
+        places = self._dropped(arrays.reward, arrays)
         figures = group_metrics(rounds, parts.advantage(self._settings))
         groups = len(sampled) // size
         figures["resample_rounds"] = len(rounds) - 1
@@ -119,11 +129,11 @@ class GroupSampler:
         self._apply_reward_function(made)
         return made
 
-    def _unfilled(self, arrays: Trajectories) -> list[int]:
-        """Places of groups that are not to be trained on."""
+    def _dropped(self, reward: np.ndarray, arrays: Trajectories) -> list[int]:
+        """Places of groups in which this reward [G, S] tells no members apart."""
         if not self._settings.sampling.drop_degenerate:
             return []
-        flat = jax.device_get(degenerate(arrays.reward, arrays.valid))
+        flat = jax.device_get(degenerate(reward, arrays.valid))
         return np.flatnonzero(flat).tolist()
 
     def _apply_reward_function(self, trajectories: Sequence[Trajectory]) -> None:
@@ -140,6 +150,15 @@ class GroupSampler:
             earned = trajectory.reward.weighted["task"]
             trajectory.turn_reward = [0.0] * len(trajectory.turn_reward)
             trajectory.turn_reward[-1:] = [earned]
+
+
+def without_efficiency(
+    trajectories: Sequence[Trajectory], reward: np.ndarray
+) -> np.ndarray:
+    """The total rewards [G, S] less what efficiency terms added to them."""
+    weighted = [t.reward.weighted if t.reward else {} for t in trajectories]
+    added = [sum(w.get(name, 0.0) for name in EFFICIENCY) for w in weighted]
+    return reward - np.array(added, reward.dtype).reshape(reward.shape)
 
 
 def _only(arrays: Trajectories, places: Sequence[int]) -> Trajectories:

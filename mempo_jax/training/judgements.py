@@ -61,7 +61,7 @@ def segments(
     for new, old, verdict in lessons:
         said = (verdict != Verdict.REPEATS, verdict == Verdict.UPDATES)
         for ids, yes in zip(judge.questions(new, old), said, strict=True):
-            answer = [*judge.answer(yes), tokenizer.stop_ids[0]]
+            answer = [*judge.answer(yes), tokenizer.end_id]
             segment: Any = Segment()
             segment.add_observation(ids, 0)
             segment.add_action(answer, np.zeros(len(answer)), 0)

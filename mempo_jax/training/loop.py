@@ -13,9 +13,11 @@ import numpy as np
 from mempo_jax.core.divergences import kl_coefficient
 from mempo_jax.envs import TaskSuite
 from mempo_jax.evaluation.trajectory_stats import step_stats
+from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import assemble_trajectories, pack
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks, parts
+from mempo_jax.training.adapters import adapt
 from mempo_jax.training.compilations import CompilationCounter
 from mempo_jax.training.figures import (
     device_bytes,
@@ -36,7 +38,8 @@ class Trainer:
     """Updates one policy on one task suite.
 
     Args:
-      policy: model, tokenizer and initial parameters.
+      policy: model, tokenizer and initial parameters; with ``policy.lora`` on, the
+        base of the adapters that are trained.
       reference: another policy that the KL pulls towards, with the same vocabulary;
         None: the initial parameters of ``policy``.
       dump: receives (step, update, arrays) of an update that was not finite.
@@ -51,18 +54,21 @@ class Trainer:
         reference: parts.Policy | None = None,
         dump: Callable[[int, int, list[Any]], None] = lambda step, update, arrays: None,
     ) -> None:
+        self._reference_is_initial = reference is None
+        policy = adapt(policy, settings, mesh, "training")
         self.settings, self.policy, self.suite = settings, policy, suite
         self.engine, self.collector = parts.make_collector(
             policy, suite, settings, mesh
         )
         self.optimiser = make_optimiser(parts.optimiser(settings))
         self.programs = self._make_programs(policy, mesh)
-        self.state: TrainState = state_from_params(policy.params, self.optimiser, mesh)
-        self._reference_is_initial = reference is None
+        trained, self.frozen = lora.split(policy.params)
+        self.state: TrainState = state_from_params(trained, self.optimiser, mesh)
+        # Fresh adapters do nothing: the policy as it begins is the base, adapters off.
         reference = policy if reference is None else reference
         self.reference = place_params(reference.params, mesh)
         self._reference_programs = self.programs
-        if reference.config != policy.config:
+        if reference.model != policy.model:
             self._reference_programs = self._make_programs(reference, mesh)
         self._shapes = parts.shapes(settings, mesh)
         self._prober = Prober(policy.tokenizer, self._shapes, settings.credit.needs)
@@ -82,21 +88,26 @@ class Trainer:
             settings.credit,
         )
 
+    @property
+    def params(self) -> Any:
+        """The policy's parameters as they stand, frozen ones included."""
+        return lora.join(self.state.params, self.frozen)
+
     def warm_up(self) -> None:
         """Compiles every program for every shape a run can meet."""
-        self.engine.set_params(self.state.params)
+        self.engine.set_params(self.params)
         self.engine.warm_up()
         filler = self._filler()
         self.groups.warm_up(filler)
         for length in self._shapes.length_buckets:
             rows = _filler_rows(self._shapes.rows_of(length), length)
-            old, _ = self.programs.score(self.state.params, rows, 1.0)
+            old, _ = self.programs.score(self.params, rows, 1.0)
             self._reference_programs.score(self.reference, rows, 1.0)
             inputs = self.programs.loss_inputs(
                 filler, np.zeros(filler.valid.size, np.float32)
             )
             sums = self.programs.accumulate(
-                *(self.state.params, self.programs.zeros(), rows, old, old),
+                *(self.params, self.programs.zeros(), rows, old, old),
                 *(inputs, 0.0, 1.0),
             )
         self.state, _ = self.programs.apply(self.state, sums)
@@ -114,7 +125,7 @@ class Trainer:
             between sampler and trainer, or a reference that is not the policy.
         """
         began, before = time.perf_counter(), self.compilations.count
-        self.engine.set_params(self.state.params)
+        self.engine.set_params(self.params)
         counters = dataclasses.asdict(self.engine.counters)
         groups = self.groups.sample(step)
         sampled = time.perf_counter()
@@ -122,7 +133,7 @@ class Trainer:
         arrays = groups.arrays._replace(evidence=evidence)
         figures = self._update(step, groups.kept, arrays)
         ended = time.perf_counter()
-        self._note_empty(figures["empty_steps"])
+        self._note_empty(figures["empty_steps"], groups.sampled)
         figures |= step_stats(groups.sampled, self.settings.sampling.group_size)
         figures |= groups.figures
         figures |= self._speeds(counters, sampled - began, ended - sampled)
@@ -141,13 +152,13 @@ class Trainer:
         temperature = self.settings.sampling.temperature
 
         def score(rows: Rows) -> Any:
-            return self.programs.score(self.state.params, rows, temperature)[0]
+            return self.programs.score(self.params, rows, temperature)[0]
 
         return self._prober(trajectories, arrays.valid, score)
 
-    def _note_empty(self, empty: int) -> None:
+    def _note_empty(self, empty: int, sampled: Sequence[Trajectory]) -> None:
         self._empty_in_a_row = self._empty_in_a_row + 1 if empty else 0
-        checks.empty_in_a_row(self._empty_in_a_row)
+        checks.empty_in_a_row(self._empty_in_a_row, sampled)
 
     def _update(
         self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories
@@ -191,7 +202,7 @@ class Trainer:
     def _score(self, rows: Rows) -> tuple[tuple[Rows, Any, Any], Any]:
         """(rows, old, reference log-probs), and the entropy at each token."""
         temperature = self.settings.sampling.temperature
-        old, entropy = self.programs.score(self.state.params, rows, temperature)
+        old, entropy = self.programs.score(self.params, rows, temperature)
         ref, _ = self._reference_programs.score(self.reference, rows, temperature)
         return (rows, old, ref), entropy
 
@@ -209,7 +220,7 @@ class Trainer:
         sums = self.programs.zeros()
         for rows, old, ref in batch:
             sums = self.programs.accumulate(
-                *(self.state.params, sums, rows, old, ref, inputs),
+                *(self.params, sums, rows, old, ref, inputs),
                 *(coefficient, settings.sampling.temperature),
             )
         self.state, device_figures = self.programs.apply(self.state, sums)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from mempo_jax.envs import TaskSuite
 from mempo_jax.memory import OpError, error_message
-from mempo_jax.models import hf
+from mempo_jax.models import hf, stream
 from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models.lora import merge
 from mempo_jax.models.nano import build_nano, nano_config
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import advisors
+from mempo_jax.training.placing import on_mesh
+from mempo_jax.training.policy_config import write_config
 from mempo_jax.training.run_settings import RunSettings
 
 
@@ -29,30 +34,55 @@ class Policy:
     tokenizer: Tokenizer
     params: Any
 
-    def save(self, directory: pathlib.Path, params: Any) -> None:
-        """Writes a Hugging Face directory with these parameters."""
-        host = jax.tree.map(np.asarray, params)
-        hf.save(directory, self.config, host, self.tokenizer)
+    def save(
+        self,
+        directory: pathlib.Path,
+        params: Any,
+        config: Mapping[str, Any] | None = None,
+        *,
+        repeat_tied: bool = False,
+    ) -> None:
+        """Writes a Hugging Face directory with these parameters, adapters merged.
+
+        config: of the run, kept beside them; see ``policy_config``. repeat_tied: as for
+        ``hf.save``.
+        """
+        lora = self.model.lora
+        host = merge(params, lora) if lora else jax.tree.map(np.asarray, params)
+        hf.save(directory, self.config, host, self.tokenizer, repeat_tied=repeat_tied)
+        if config is not None:
+            write_config(directory, config)
 
 
-def load_policy(directory: str, settings: RunSettings) -> Policy:
-    """Reads a Hugging Face directory.
+def load_policy(path: str, settings: RunSettings, mesh: Mesh | None = None) -> Policy:
+    """Reads a Hugging Face directory or a GGUF file.
+
+    path: also "package:name/file", in an installed package. mesh: where the parameters
+    are streamed to; None: numpy, whole.
 
     Raises:
-      ConfigError: no such directory, or one without config, weights or tokenizer.
+      ConfigError: nothing there, or config, weights and tokenizer do not fit together.
     """
+    place = stream.whole if mesh is None else on_mesh(mesh)
     try:
-        config, params, tokenizer = hf.load(directory)
+        config, params, tokenizer = hf.load(
+            path,
+            place,
+            settings.policy.param_dtype,
+            settings.policy.chat_template_kwargs,
+        )
     except (ValueError, OSError) as error:
-        raise ConfigError(f"policy directory {directory!r}: {error}") from error
+        raise ConfigError(f"policy {path!r}: {error}") from error
     _check_positions(config, settings)
     return Policy(config, _model(config, settings), tokenizer, params)
 
 
-def initial_policy(suite: TaskSuite, settings: RunSettings) -> Policy:
+def initial_policy(
+    suite: TaskSuite, settings: RunSettings, mesh: Mesh | None = None
+) -> Policy:
     """The policy before any training: that of ``policy.path``, else a new `nano`."""
     path = settings.policy.path
-    return load_policy(path, settings) if path else make_nano(suite, settings)
+    return load_policy(path, settings, mesh) if path else make_nano(suite, settings)
 
 
 def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
@@ -86,12 +116,24 @@ def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
     )
     model = _model(config, settings)
     key = jax.random.key(settings.seed)
-    return Policy(config, model, tokenizer, jax.jit(model.init)(key))
+    params = jax.jit(model.init)(key)
+    stored = jax.tree.map(lambda p: p.astype(settings.policy.param_dtype), params)
+    return Policy(config, model, tokenizer, stored)
 
 
 def _model(config: DecoderConfig, settings: RunSettings) -> LanguageModel:
+    policy = settings.policy
+    backend = jax.default_backend()
+    if policy.attention == "cudnn" and backend != "gpu":
+        raise ConfigError(
+            f"config.policy.attention: expected 'auto' or 'xla' on {backend}, got "
+            f"{policy.attention!r}, which needs an NVIDIA GPU"
+        )
     return LanguageModel(
-        config, settings.policy.compute_dtype, remat=settings.policy.remat
+        config,
+        policy.compute_dtype,
+        remat=policy.remat,
+        attention=policy.attention,
     )
 
 

@@ -8,31 +8,37 @@ from mempo_jax.envs import Episode, TaskSuite
 from mempo_jax.memory import closing_tags
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.engine import Engine
+from mempo_jax.rollout.sampler import Sampler
 from mempo_jax.training import advisors
+from mempo_jax.training.advisors import Advisors
 from mempo_jax.training.policies import Policy
+from mempo_jax.training.remote import make_http_engine
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.sharding import row_sharding
 from mempo_jax.training.suites import make_episodes
 
 
-def make_collector(
-    policy: Policy, suite: TaskSuite, settings: RunSettings, mesh: Any
-) -> tuple[Engine, Collector]:
-    """An engine for the policy's model, and the collector that drives it."""
-    sampling = settings.sampling
-    engine = Engine(
-        policy.model,
-        policy.tokenizer,
-        slots=sampling.slots,
-        max_length=settings.max_segment_tokens,
-        prefill_buckets=sampling.prefill_buckets,
-        decode_chunk=sampling.decode_chunk,
-        closing_tags=closing_tags(),
-        row_sharding=row_sharding(mesh),
-    )
+def make_engine(
+    policy: Policy, settings: RunSettings, mesh: Any
+) -> tuple[Sampler, Advisors]:
+    """The engine that ``config.engine`` asks for, and the policy as adviser of banks,
+    which the engine leads."""
+    engine: Sampler
+    if settings.engine.kind == "http":
+        engine = make_http_engine(policy, settings)
+    else:
+        engine = _local_engine(policy, settings, mesh)
     advised = advisors.make_advisors(policy, settings, mesh)
     for follower in advised.followers:
         engine.lead(follower)
+    return engine, advised
+
+
+def make_collector(
+    policy: Policy, suite: TaskSuite, settings: RunSettings, mesh: Any
+) -> tuple[Sampler, Collector]:
+    """The engine that ``config.engine`` asks for, and the collector that drives it."""
+    engine, advised = make_engine(policy, settings, mesh)
     episodes = make_episodes(suite, settings, advised)
 
     def make(job: Job) -> Episode:
@@ -43,3 +49,17 @@ def make_collector(
     limit = settings.env.step_timeout_s
     collector = Collector(engine, policy.tokenizer, make, limit, advised.foresee)
     return engine, collector
+
+
+def _local_engine(policy: Policy, settings: RunSettings, mesh: Any) -> Engine:
+    sampling = settings.sampling
+    return Engine(
+        policy.model,
+        policy.tokenizer,
+        slots=sampling.slots,
+        max_length=settings.max_segment_tokens,
+        prefill_buckets=sampling.prefill_buckets,
+        decode_chunk=sampling.decode_chunk,
+        closing_tags=closing_tags(),
+        row_sharding=row_sharding(mesh),
+    )

@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 
+from mempo_jax.models.lora_files import save_adapters
+from mempo_jax.rollout.http_client import ServerError
 from mempo_jax.training import parts
 from mempo_jax.training.advisors import make_advisors
 from mempo_jax.training.checkpoint import Checkpoints
@@ -19,6 +21,7 @@ from mempo_jax.training.cold_start import Progress, cold_start, quiet
 from mempo_jax.training.evaluate import evaluate
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.metrics import MetricsWriter
+from mempo_jax.training.remote import check_engine
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.rundir import RunDir, identity
 
@@ -43,7 +46,7 @@ def run(
 
     Raises:
       ConfigError: something does not fit; nothing was computed.
-      RunStopped: training cannot go on; a checkpoint was saved.
+      RunStopped, ServerError: training cannot go on; a checkpoint was saved.
       Preempted, KeyboardInterrupt: SIGTERM or Ctrl-C during training; a checkpoint
         was saved.
     """
@@ -55,12 +58,22 @@ def run(
     suite = parts.make_suite(settings)
     parts.reward_function(settings)
     mesh = parts.make_run_mesh(settings)
-    policy, reference = _policies(settings, suite)
+    policy, reference = _policies(settings, suite, mesh)
     make_advisors(policy, settings, mesh)
     place.claim(config)
     with place.locked():
+        seconds: dict[str, float] = {}
+        try:
+            # In the lock: it changes what a server holds, perhaps for another process.
+            check_engine(policy, settings, mesh)
+            with _timed(seconds, "cold_start"):
+                _start(policy, settings, suite, mesh, place, progress)
+        except parts.ConfigError:
+            place.release()
+            raise
+        del policy  # or a second copy would stay in memory to the end
         return _stages(
-            settings, config, suite, mesh, policy, reference, place, progress
+            settings, config, suite, mesh, reference, seconds, place, progress
         )
 
 
@@ -69,14 +82,12 @@ def _stages(
     config: Mapping[str, Any],
     suite,
     mesh,
-    policy: parts.Policy,
     reference: parts.Policy | None,
+    seconds: dict[str, float],
     place: RunDir,
     progress: Progress,
 ) -> dict[str, Any]:
-    seconds: dict[str, float] = {}
-    with _timed(seconds, "cold_start"):
-        policy = _initial_policy(policy, settings, suite, mesh, place, progress)
+    policy = parts.load_policy(str(place.cold_start), settings, mesh)
     trainer = Trainer(
         policy, suite, settings, mesh, reference=reference, dump=place.dump_update
     )
@@ -85,14 +96,12 @@ def _stages(
         trainer.warm_up()
         progress("compiling", 1, 1, {})
     with _timed(seconds, "evaluate_cold_start"):
-        before = _evaluated(
-            trainer, trainer.state.params, "cold_start", place, progress
-        )
+        before = _evaluated(trainer, "cold_start", place, progress)
     with _timed(seconds, "train"):
         _train(trainer, settings, config, place, progress)
     with _timed(seconds, "evaluate_trained"):
-        after = _evaluated(trainer, trainer.state.params, "trained", place, progress)
-    place.save_dir(place.policy, lambda path: policy.save(path, trainer.state.params))
+        after = _evaluated(trainer, "trained", place, progress)
+    _export(trainer, place, config)
     summary = {
         "cold_start": before,
         "trained": after,
@@ -103,13 +112,15 @@ def _stages(
     return summary
 
 
-def _policies(settings: RunSettings, suite) -> tuple[parts.Policy, parts.Policy | None]:
+def _policies(
+    settings: RunSettings, suite, mesh
+) -> tuple[parts.Policy, parts.Policy | None]:
     """The policy before the cold start, and another reference policy if any."""
     ref_path = settings.policy.ref_path
-    policy = parts.initial_policy(suite, settings)
+    policy = parts.initial_policy(suite, settings, mesh)
     if not ref_path:
         return policy, None
-    reference = parts.load_policy(ref_path, settings)
+    reference = parts.load_policy(ref_path, settings, mesh)
     if reference.tokenizer.vocabulary() != policy.tokenizer.vocabulary():
         raise parts.ConfigError(
             f"config.policy.ref_path = {ref_path!r}: expected the policy's vocabulary "
@@ -119,24 +130,33 @@ def _policies(settings: RunSettings, suite) -> tuple[parts.Policy, parts.Policy 
     return policy, reference
 
 
-def _initial_policy(
+def _start(
     policy: parts.Policy, settings: RunSettings, suite, mesh, place: RunDir, progress
-) -> parts.Policy:
-    """The policy after its cold start, read back where it was made before."""
-    if not (place.cold_start / "config.json").is_file():
-        params = policy.params
-        if settings.train.cold_start_steps:
-            try:
-                params = cold_start(policy, suite, settings, mesh, progress)
-            except parts.ConfigError:
-                place.release()
-                raise
-        place.save_dir(place.cold_start, lambda path: policy.save(path, params))
-    return parts.load_policy(str(place.cold_start), settings)
+) -> None:
+    """Saves the policy after its cold start, unless that was done before."""
+    if (place.cold_start / "config.json").is_file():
+        return
+    params = policy.params
+    if settings.train.cold_start_steps:
+        params = cold_start(policy, suite, settings, mesh, progress)
+    place.save_dir(place.cold_start, lambda path: policy.save(path, params))
+
+
+def _export(trainer: Trainer, place: RunDir, config: Mapping[str, Any]) -> None:
+    """The trained policy as a whole, and its adapters alone where it has some."""
+    policy, params = trainer.policy, trainer.params
+    place.save_dir(place.policy, lambda path: policy.save(path, params, config))
+    if policy.model.lora is not None:
+        place.save_dir(
+            place.adapters,
+            lambda path: save_adapters(
+                path, policy.config, params, policy.model.lora, place.cold_start
+            ),
+        )
 
 
 def _evaluated(
-    trainer: Trainer, params: Any, name: str, place: RunDir, progress: Progress
+    trainer: Trainer, name: str, place: RunDir, progress: Progress
 ) -> dict[str, Any]:
     known = place.load_json(f"evaluation_{name}.json") if name == "cold_start" else None
     if known is not None:
@@ -146,7 +166,7 @@ def _evaluated(
         trainer.collector,
         trainer.suite,
         trainer.settings,
-        params,
+        trainer.params,
         name=name,
         progress=progress,
     )
@@ -165,8 +185,8 @@ def _train(
 ) -> None:
     keep, every = settings.train.checkpoints_kept, settings.train.checkpoint_every
     saved = Checkpoints(place.checkpoints, keep=keep)
-    reference = identity(trainer.reference)
-    first = _restore(trainer, saved, reference)
+    fixed = _identities(trainer, settings)
+    first = _restore(trainer, saved, fixed)
     log = settings.log
     last = settings.train.steps
     if first > last:
@@ -187,7 +207,7 @@ def _train(
     ):
 
         def save(done: int) -> None:
-            record = {"step": done, "config": dict(config), "reference": reference}
+            record = {"step": done, "config": dict(config)} | fixed
             saved.save(trainer.state, record)
 
         done = first
@@ -206,12 +226,21 @@ def _train(
                     if stop[0] == signal.SIGINT:
                         raise KeyboardInterrupt
                     raise Preempted(f"stopped after step {done} of {last}")
-        except RunStopped:
+        except (RunStopped, ServerError):
             save(done)
             raise
 
 
-def _restore(trainer: Trainer, saved: Checkpoints, reference: str) -> int:
+def _identities(trainer: Trainer, settings: RunSettings) -> dict[str, str]:
+    """What a checkpoint must be continued with: reference policy, and base weights
+    where they are frozen and not the reference."""
+    fixed = {"reference": identity(trainer.reference)}
+    if settings.policy.lora.rank and settings.policy.ref_path:
+        fixed["base"] = identity(trainer.frozen)
+    return fixed
+
+
+def _restore(trainer: Trainer, saved: Checkpoints, fixed: Mapping[str, str]) -> int:
     """Puts the newest checkpoint into the trainer; returns its step, 0 without one."""
     target = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
@@ -220,11 +249,12 @@ def _restore(trainer: Trainer, saved: Checkpoints, reference: str) -> int:
     found = saved.restore(target)
     if found is None:
         return 0
-    if found.metadata["reference"] != reference:
-        raise parts.ConfigError(
-            f"{saved.directory}: its checkpoints were trained against another "
-            "reference policy; cold_start/ or config.policy.ref_path has changed"
-        )
+    for what, own in fixed.items():
+        if found.metadata.get(what) != own:
+            raise parts.ConfigError(
+                f"{saved.directory}: its checkpoints were trained with another "
+                f"{what} policy; cold_start/ or config.policy.ref_path has changed"
+            )
     trainer.state = found.state
     return int(found.metadata["step"])
 

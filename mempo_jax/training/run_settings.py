@@ -14,6 +14,7 @@ from mempo_jax.core.credit import CreditSettings
 from mempo_jax.envs.context import ContextSettings
 from mempo_jax.envs.episode import EpisodeSettings
 from mempo_jax.settings import ConfigError, build
+from mempo_jax.training.engine_section import EngineSection, check_stale
 from mempo_jax.training.learning_sections import (
     ObjectiveSection,
     SamplingSection,
@@ -43,6 +44,7 @@ class RunSettings:
     reward: RewardSection
     policy: PolicySection
     sampling: SamplingSection
+    engine: EngineSection
     credit: CreditSettings
     objective: ObjectiveSection
     train: TrainSection
@@ -66,6 +68,8 @@ class RunSettings:
         expected = "0 where memory.capacity is 0: no bound to measure the size against"
         ok = weight == 0 or capacity > 0
         require(ok, "reward.efficiency_size", expected, weight)
+        cap, gap = self.objective.importance_cap, self.train.max_log_prob_gap
+        check_stale(self.engine, cap, gap, self.train.eval_tasks)
 
     @property
     def max_segment_tokens(self) -> int:

@@ -27,7 +27,13 @@ from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError
 
 # Fields that a continued run may change: they alter nothing that was done already.
-FREE_FIELDS = ("train.steps", "log.trajectories_every")
+FREE_FIELDS = (
+    *("train.steps", "log.trajectories_every"),
+    # The server may have moved; its log-probs are checked at every start.
+    *("engine.http.url", "engine.http.model", "engine.http.api_key_env"),
+    *("engine.http.timeout_s", "engine.http.retries", "engine.http.max_concurrent"),
+    *("engine.http.sync_dir", "engine.http.reload", "engine.http.reload_timeout_s"),
+)
 RESULTS = ("summary.json", "checkpoints")  # never there without a config.json
 
 
@@ -38,6 +44,7 @@ class RunDir:
         self.path = pathlib.Path(path)
         self.cold_start = self.path / "cold_start"
         self.policy = self.path / "policy"
+        self.adapters = self.path / "adapters"
         self.checkpoints = self.path / "checkpoints"
         self.trajectories = self.path / "trajectories"
 
@@ -115,6 +122,8 @@ class RunDir:
 
     def release(self) -> None:
         """Gives the directory back where nothing was computed after ``claim``."""
+        if any((self.path / name).exists() for name in (*RESULTS, "cold_start")):
+            return
         for name in ("config.json", "lock"):
             (self.path / name).unlink(missing_ok=True)
         if not any(self.path.iterdir()):

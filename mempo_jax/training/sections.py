@@ -9,13 +9,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from mempo_jax.envs.adapters import ADAPTERS, AdapterSettings
 from mempo_jax.envs.babi import BabiSettings
+from mempo_jax.envs.dialogue import DialogueSettings
+from mempo_jax.envs.factbook import FactbookSettings
 from mempo_jax.envs.ledger import LedgerSettings
+from mempo_jax.envs.multi_qa_settings import MultiQaSettings
 from mempo_jax.envs.reward import RewardSettings
+from mempo_jax.envs.tools import ToolSettings
 from mempo_jax.memory import BankConfig, Embedder, make_embedder
+from mempo_jax.models.attention import IMPLEMENTATIONS
+from mempo_jax.models.lora import Lora
 from mempo_jax.settings import ConfigError
 
-SUITES = ("ledger", "babi")
+SUITES = ("ledger", "babi", "dialogue", "multi_qa", "factbook", *ADAPTERS)
 DTYPES = ("float32", "bfloat16")
 JUDGES = ("lexical", "always", "policy")
 SUMMARIES = ("truncate", "policy")
@@ -37,11 +44,18 @@ class EnvSection:
     name: str
     data_dir: str
     step_timeout_s: float
+    tools: ToolSettings
     ledger: LedgerSettings
     babi: BabiSettings
+    dialogue: DialogueSettings
+    multi_qa: MultiQaSettings
+    factbook: FactbookSettings
+    adapter: AdapterSettings
 
     def __post_init__(self) -> None:
-        require(self.name in SUITES, "env.name", f"one of {SUITES}", self.name)
+        ok = self.name in SUITES or ":" in self.name.strip(":")
+        expected = f"one of {SUITES}, or 'package.module:Name' of one's own"
+        require(ok, "env.name", expected, self.name)
         ok = self.step_timeout_s > 0
         require(ok, "env.step_timeout_s", "> 0 seconds", self.step_timeout_s)
 
@@ -140,16 +154,48 @@ class NanoSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class LoraSection:
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require(self.rank >= 0, "policy.lora.rank", "at least 0 (0: off)", self.rank)
+        try:
+            Lora(max(self.rank, 1), self.alpha, self.targets)
+        except ValueError as error:
+            raise ConfigError(f"config.policy.lora: {error}") from error
+
+    def adapters(self) -> Lora | None:
+        """None: all weights are trained."""
+        return Lora(self.rank, self.alpha, self.targets) if self.rank else None
+
+
+@dataclasses.dataclass(frozen=True)
 class PolicySection:
     path: str
     ref_path: str
+    chat_template_kwargs: tuple[tuple[str, bool | int | float | str], ...]
+    param_dtype: str
     compute_dtype: str
+    attention: str
     remat: bool
+    lora: LoraSection
     nano: NanoSection
 
     def __post_init__(self) -> None:
-        ok = self.compute_dtype in DTYPES
-        require(ok, "policy.compute_dtype", f"one of {DTYPES}", self.compute_dtype)
+        for field in ("param_dtype", "compute_dtype"):
+            got = getattr(self, field)
+            require(got in DTYPES, f"policy.{field}", f"one of {DTYPES}", got)
+        ok = self.attention in IMPLEMENTATIONS
+        expected = f"one of {IMPLEMENTATIONS}"
+        require(ok, "policy.attention", expected, self.attention)
+        given = self.chat_template_kwargs
+        ok = len({name for name, _ in given}) == len(given)
+        require(ok, "policy.chat_template_kwargs", "each name once", given)
+        expected = "() where policy.path is '': the built-in policy has no such options"
+        ok = not given or bool(self.path)
+        require(ok, "policy.chat_template_kwargs", expected, given)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,11 @@ DECODER_TABLE: Table = (
     (r"(query|key|value|gate|up)/kernel$", _P(None, "fsdp", "tensor")),
     (r"(query|key|value)/bias$", _P(None, "tensor")),
     (r"(output|down)/kernel$", _P(None, "tensor", "fsdp")),
+    # An adapter is split as its kernel is; the rank, its inner side, stays whole.
+    (r"(query|key|value|gate|up)/adapter/a$", _P(None, "fsdp")),
+    (r"(query|key|value|gate|up)/adapter/b$", _P(None, None, "tensor")),
+    (r"(output|down)/adapter/a$", _P(None, "tensor")),
+    (r"(output|down)/adapter/b$", _P(None, None, "fsdp")),
     (r"norm/scale$", _P()),
 )
 

@@ -18,6 +18,7 @@ import optax
 from jax.sharding import Mesh
 
 from mempo_jax.core import AdvantageSettings, CreditSettings
+from mempo_jax.models import lora
 from mempo_jax.training import loss as losses
 from mempo_jax.training import sharding
 from mempo_jax.training.loss import LossInputs, Model, ObjectiveSettings
@@ -40,6 +41,10 @@ class Programs:
     Numpy arguments are placed on the mesh here, explicitly; what is already there is
     left. ``accumulate`` and ``supervised_accumulate`` consume (donate) the accumulator
     passed to them, ``apply`` the state.
+
+    ``params`` are always whole, what is frozen included. Gradients, accumulators and
+    the state are those of what is trained: the adapters of a model that has some
+    (``models.lora``), else all of it.
     """
 
     def __init__(
@@ -57,9 +62,10 @@ class Programs:
         self._rows = sharding.row_sharding(mesh)
         self._whole = sharding.replicated(mesh)
         shapes = jax.eval_shape(model.init, jax.random.key(0))
+        trained, _ = lora.split(shapes)
         self._params = sharding.shardings(shapes, mesh, table)
         self._state = sharding.shardings(
-            jax.eval_shape(partial(fresh_state, optimiser=optimiser), shapes),
+            jax.eval_shape(partial(fresh_state, optimiser=optimiser), trained),
             mesh,
             table,
         )
@@ -153,7 +159,7 @@ class Programs:
     ) -> None:
         model, chunk = self._model, objective.logit_chunk
         rows, whole, params = self._rows, self._whole, self._params
-        sums = Accumulator(params, whole, whole, whole)
+        sums = Accumulator(self._state.params, whole, whole, whole)
 
         def loss_inputs(trajectories, token_count):
             return losses.loss_inputs(trajectories, token_count, advantage, credit)
@@ -201,7 +207,8 @@ class Programs:
 
     def _trace_zeros(self, keys: tuple[str, ...]) -> Accumulator:
         shapes = jax.eval_shape(self._model.init, jax.random.key(0))
-        grads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes)
+        trained, _ = lora.split(shapes)
+        grads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained)
         return Accumulator(
             grads, jnp.zeros(()), jnp.zeros(()), {key: jnp.zeros(()) for key in keys}
         )
@@ -240,12 +247,14 @@ class Programs:
 
 
 def _add(sums: Accumulator, loss: Callable, params: Any) -> Accumulator:
-    """Adds value and gradient of ``loss(params) -> (sum, count, aux)``."""
+    """Adds value of ``loss(params) -> (sum, count, aux)``, and the gradient by what is
+    trained of ``params``."""
+    trained, frozen = lora.split(params)
 
-    def with_aux(params):
-        loss_sum, count, aux = loss(params)
+    def with_aux(trained):
+        loss_sum, count, aux = loss(lora.join(trained, frozen))
         return loss_sum, (count, aux)
 
-    value, grads = jax.value_and_grad(with_aux, has_aux=True)(params)
+    value, grads = jax.value_and_grad(with_aux, has_aux=True)(trained)
     loss_sum, (count, aux) = value
     return jax.tree.map(jnp.add, sums, Accumulator(grads, loss_sum, count, aux))

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mempo_jax.envs import Episode, Task, TaskSuite, check_repeatable
+from mempo_jax.envs.adapters import ADAPTERS, AdapterSuite
 from mempo_jax.envs.babi import BabiSuite
+from mempo_jax.envs.dialogue import DialogueSuite
+from mempo_jax.envs.factbook import FactbookSource, read_package
 from mempo_jax.envs.ledger import LedgerSuite
+from mempo_jax.envs.multi_qa import MultiQaSuite
+from mempo_jax.envs.multi_qa_files import FileSource, find_files
+from mempo_jax.envs.seeded import own_suite
 from mempo_jax.memory import Bank
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import advisors
 from mempo_jax.training.advisors import Advisors
 from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.sections import EnvSection
 
 
 def make_suite(settings: RunSettings) -> TaskSuite:
@@ -25,10 +32,50 @@ def make_suite(settings: RunSettings) -> TaskSuite:
                 f"config.sampling.max_turns: expected at least {most + 1} (env.ledger."
                 f"max_turns + 1), got {settings.sampling.max_turns}"
             )
+    elif env.name == "dialogue":
+        most_ops = settings.memory.max_ops_per_turn
+        suite = DialogueSuite(env.dialogue, env.data_dir, settings.seed, most_ops)
+    elif env.name in ("multi_qa", "factbook"):
+        suite = _question_suite(settings)
+    elif env.name in ADAPTERS:
+        suite = _adapter_suite(settings)
+    elif ":" in env.name:
+        suite = own_suite(env.name, settings.seed)
     else:
         suite = BabiSuite(env.babi, env.data_dir, settings.seed)
     check_repeatable(suite, [suite.task("train", i) for i in range(2)])
     return suite
+
+
+def _question_suite(settings: RunSettings) -> MultiQaSuite:
+    env, asked = settings.env, settings.env.multi_qa
+    _check_call_limits(env)
+    shares = asked.validation_share, asked.test_share
+    if env.name == "factbook":
+        share = env.factbook.two_hop_share
+        source = FactbookSource(read_package(), shares, share)
+    else:
+        files = find_files(env.data_dir, asked.files())
+        source = FileSource(files, shares, asked.shelf_records)
+    suite = MultiQaSuite(env.name, source, asked, env.tools, settings.seed)
+    suite.make(suite.task("test", 0))  # its search takes long: not in a timed turn
+    return suite
+
+
+def _adapter_suite(settings: RunSettings) -> AdapterSuite:
+    env = settings.env
+    _check_call_limits(env)
+    return AdapterSuite(env.name, env.adapter, env.tools, settings.seed)
+
+
+def _check_call_limits(env: EnvSection) -> None:
+    """A turn must have time for all tries of a call of its tool."""
+    longest = env.tools.longest_s
+    if longest >= env.step_timeout_s:
+        raise ConfigError(
+            f"config.env.step_timeout_s: expected more than {longest:g} s (env.tools."
+            f"timeout_s x (1 + env.tools.retries)), got {env.step_timeout_s}"
+        )
 
 
 def make_episodes(

@@ -17,6 +17,7 @@ from mempo_jax.settings import ConfigError
 from mempo_jax.training import parts
 from mempo_jax.training.run_settings import from_config
 from tests.experiments.tiny import get_config
+from tests.rollout.at_once import AtOnce
 from tests.rollout.probe_case import ANSWER, RECALL, WRITE, play
 
 YES_NO = np.array([True, True, False, False])
@@ -115,7 +116,7 @@ def test_needed_writes_are_found_and_followed_to_the_answer(
     assert not _credit_truth.is_relevant(trajectory, trajectory.log[1])
 
 
-class NoteTaker:
+class NoteTaker(AtOnce):
     """Stands for an engine: notes 3 facts in 5, recalls who is asked for, answers."""
 
     def __init__(self, tokenizer):

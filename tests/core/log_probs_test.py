@@ -180,3 +180,43 @@ def test_wrong_shapes_are_refused():
     with pytest.raises(ValueError, match="chunk_size"):
         token_log_probs(hidden, unembed, targets, chunk_size=0)
     assert module.CHUNK_SIZE >= 1
+
+
+def test_a_large_vocabulary_makes_smaller_chunks_and_the_same_numbers(monkeypatch):
+    hidden, unembed, targets = _inputs()
+
+    def both():
+        def total(hidden, unembed):  # a new one each time: traces are cached
+            return module.token_log_probs(hidden, unembed, targets, chunk_size=9).sum()
+
+        values = jax.jit(jax.value_and_grad(total, (0, 1)))(hidden, unembed)
+        return values, str(jax.make_jaxpr(total)(hidden, unembed))
+
+    whole, before = both()
+    monkeypatch.setattr(module, "MOST_LOGITS", 2 * V * B)
+    capped, after = both()
+    assert f"[{B},3,{V}]" in before
+    assert f"[{B},2,{V}]" in after
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), whole, capped
+    )
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_memory_at_a_real_vocabulary_is_a_small_part_of_the_logits(gradient):
+    """Compiled, not run: 8 x 2,048 tokens, the vocabulary of Qwen."""
+    rows, length, width, vocabulary = 8, 2_048, 64, 151_936
+
+    def score(hidden, unembed, targets):
+        values = module.token_log_probs_and_entropy(hidden, unembed, targets)
+        return values if not gradient else values[0].sum()
+
+    program = jax.jit(jax.grad(score, (0, 1)) if gradient else score)
+    shapes = (
+        jax.ShapeDtypeStruct((rows, length, width), jnp.float32),
+        jax.ShapeDtypeStruct((width, vocabulary), jnp.float32),
+        jax.ShapeDtypeStruct((rows, length), jnp.int32),
+    )
+    used = program.lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+    logits = 4 * rows * length * vocabulary
+    assert used < 0.15 * logits, f"{used / logits:.3f} of the float32 logits"

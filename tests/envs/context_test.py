@@ -1,6 +1,7 @@
 import pytest
 
 from mempo_jax.envs import context as context_lib
+from mempo_jax.memory import BLOCK, Grammar, parse_ops
 from tests.envs.scripted_env import context
 
 
@@ -27,7 +28,9 @@ class Driver:
         return view
 
     def act(self, text="act"):
-        self.context.acted(self.turn, text)
+        ops = parse_ops(text, grammar=Grammar(block=BLOCK))
+        blocks = [op.content for op in ops if op.kind == "rewrite"]
+        self.context.acted(self.turn, blocks[-1] if blocks else None)
         self.segment += text
         self.turn += 1
 
@@ -120,6 +123,10 @@ def test_rolling_holds_goal_block_and_observation():
     assert (view.history, view.user) == ((), "two")
     run.act("no block this time, nor an <mem>open one")
     assert run.show("three").system == view.system
+    run.act("<think> <mem>thought of</mem></think>")
+    assert run.show("four").system == view.system
+    run.act("<mem></mem>")
+    assert run.show("five").system == "use memory\ngoal"
 
 
 def test_rolling_is_rebuilt_behind_a_recall_too():

@@ -91,6 +91,44 @@ def test_a_rebuilt_context_repeats_observation_and_results_with_ids():
     assert empty[1] == "turn 1/30 memory 0: one\nrecalled nothing"
 
 
+def test_rewriting_the_block_is_an_op_with_a_span_of_its_own():
+    episode = make_episode(rules=context(rule="rolling"))
+    block = "<mem> key is red </mem>"
+    play(episode, f"so {block}", "", f"{block}<mem></mem><act>go</act>")
+    assert kinds(episode) == [
+        *(("rewrite", 0), ("skip", 1)),
+        *(("rewrite", 2), ("rewrite", 2), ("act", 2)),
+    ]
+    first, _, _, emptied, _ = episode.bank.log
+    assert (first.text, first.token_span) == ("key is red", (3, 3 + len(block)))
+    assert emptied.text == ""
+    assert "<mem>" not in episode.observe().system
+    assert len(episode.bank) == episode.malformed == 0
+
+
+def test_a_block_that_is_never_closed_is_malformed_and_changes_nothing():
+    episode = make_episode(rules=context(rule="rolling"))
+    play(episode, "<mem>key is red</mem>", "<mem>never closed")
+    assert kinds(episode) == [("rewrite", 0), ("malformed", 1)]
+    view = episode.observe()
+    assert view.system.endswith("\n<mem>key is red</mem>")
+    assert "<mem> was never closed" in view.user
+
+
+def test_a_block_counts_as_remembering():
+    rules = context(rule="rolling", write_reminder_every=2)
+    episode = make_episode(rules=rules)
+    shown = play(episode, "<mem>key is red</mem>", "", "", "")
+    assert [text.endswith(rules.reminder) for text in shown] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize("rule", ["append", "window", "budget"])
+def test_without_the_rolling_rule_a_block_is_text_like_any_other(rule):
+    episode = make_episode(rules=context(rule=rule))
+    play(episode, "<mem>key is red</mem>", "<mem>open")
+    assert kinds(episode) == [("skip", 0), ("skip", 1)]
+
+
 def test_scripted_policies_see_what_the_learner_sees():
     episode = make_episode()
     play(episode, "<mem_write>alpha is 1</mem_write>", "<mem_recall>alpha</mem_recall>")

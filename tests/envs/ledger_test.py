@@ -18,6 +18,7 @@ def settings(**changes):
         "max_delay": 40,
         "correction_rate": 0.0,
         "write_rate": 0.6,
+        "thought": "topics",
     }
     return LedgerSettings(**{**values, **changes})
 
@@ -153,6 +154,19 @@ def test_only_the_right_answer_scores():
         assert (result.reward, result.done, env.score()) == (0.0, True, 0.0)
 
 
+def test_an_answer_before_the_question_scores_nothing():
+    suite = LedgerSuite(settings(), seed=0)
+    for index in range(8):
+        env, seen = play(suite, index)
+        gold = env.questions()[0].answer
+        for early in range(len(seen) - 1):
+            env.reset(suite.task("train", index).seed)
+            for _ in range(early):
+                env.step("")
+            result = env.step(gold, final=True)
+            assert (result.reward, result.done, env.score()) == (0.0, True, 0.0)
+
+
 def test_passing_over_the_question_ends_with_nothing():
     env, _ = play(LedgerSuite(settings(), 0), 0)
     result = env.step("")
@@ -187,6 +201,8 @@ def test_forty_turn_tasks_with_any_number_of_topics_can_be_drawn():
         ("max_relevant_facts", 37),
         ("correction_rate", 1.1),
         ("write_rate", -0.1),
+        ("thought", "aloud"),
+        ("thought", "match"),  # where the goal names nothing
     ],
 )
 def test_impossible_settings_name_their_field(field, value):
@@ -221,8 +237,9 @@ def test_the_expert_writes_every_topic_equally_often():
         assert all(text.startswith(f"<think> {topic}</think>") for text in made)
 
 
-def test_the_expert_repeats_the_topics_that_a_goal_names_and_obeys_none():
-    suite = LedgerSuite(settings(relevance="named"), 0)
+@pytest.mark.parametrize("thought", ["topics", "match"])
+def test_the_expert_repeats_the_topics_that_a_goal_names_and_obeys_none(thought):
+    suite = LedgerSuite(settings(relevance="named", thought=thought), 0)
     env, rng = suite.make(suite.task("train", 0)), np.random.default_rng(0)
     env.reset(3)
     named = [word for word in env.goal.split() if word in TOPICS]
@@ -232,7 +249,10 @@ def test_the_expert_repeats_the_topics_that_a_goal_names_and_obeys_none():
         for _ in range(500):
             seen = Situation(f"ann {topic} is 17", (), (), env.goal)
             act = suite.expert()(seen, rng)
-            assert act.startswith(f"<think> {' '.join([*named, topic])}</think>")
+            said = [*named, topic]
+            if thought == "match":
+                said.append("yes" if topic in named else "no")
+            assert act.startswith(f"<think> {' '.join(said)}</think>")
             written[topic in named] += "<mem_write>" in act
     shares = written[True] / (500 * 3), written[False] / (500 * 5)
     assert abs(shares[0] - shares[1]) < 0.06

@@ -55,6 +55,7 @@ def test_the_files_of_a_run(whole):
     workdir, _, _ = whole
     config = json.loads((workdir / "config.json").read_text())
     assert config["train"]["steps"] == STEPS
+    assert json.loads((workdir / "policy/mempo_config.json").read_text()) == config
     rows = read_metrics(workdir / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(STEPS))
     first = (workdir / "metrics.jsonl").read_text().splitlines()[0]
@@ -215,8 +216,8 @@ def refused(capsys, *said):
         ("sampling.group_size=1", "config.sampling.group_size: expected at least 2"),
         ("memory.retrieval_top_k=0", "retrieval_top_k must be >= 1, got 0"),
         ("sampling.top_k=5", "config.sampling.top_k: expected 0"),
-        ("policy.path=nowhere", "policy directory 'nowhere': "),
-        ("policy.ref_path=nowhere", "policy directory 'nowhere': "),
+        ("policy.path=nowhere", "policy 'nowhere': "),
+        ("policy.ref_path=nowhere", "policy 'nowhere': "),
         ("reward.function=nowhere:f", "config.reward.function = 'nowhere:f': "),
         ("train.demonstrations_path=x", "demonstrations_path: expected a JSONL file"),
         (
@@ -258,7 +259,7 @@ def test_a_policy_directory_without_weights_is_one_line(capsys, whole, tmp_path)
     (tmp_path / "policy" / "config.json").write_text(config)
     field = f"--config.policy.path={tmp_path / 'policy'}"
     error = refused(capsys, *words(tmp_path / "run", field))
-    assert f"policy directory '{tmp_path / 'policy'}': " in error
+    assert f"policy '{tmp_path / 'policy'}': " in error
     assert "safetensors" in error
 
 

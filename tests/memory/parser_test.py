@@ -225,3 +225,19 @@ def test_token_span_is_every_token_that_overlaps(text, widths):
 def test_error_message_of_an_unknown_error():
     with pytest.raises(ValueError, match="odd"):
         error_message("odd")
+
+
+def test_a_block_is_an_op_where_the_grammar_has_one():
+    text = "<mem> a </mem><mem/><mem><act>b</act></mem><mem_x/></mem>"
+    ops = parse_ops(text, grammar=Grammar(block="mem"))
+    assert [shown(op) for op in ops] == [
+        "rewrite||a|0:14",
+        "rewrite|||14:20",
+        "malformed|nested_tag||20:43",
+        "malformed|unknown_tag||43:51",
+        "malformed|stray_closing_tag||51:57",
+    ]
+    kinds = [op.kind for op in parse_ops(text)]
+    assert OpKind.REWRITE not in kinds
+    assert kinds[0] == OpKind.ACT
+    assert OpKind.REWRITE not in Grammar().kinds().values()

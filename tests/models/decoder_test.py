@@ -14,6 +14,10 @@ from mempo_jax.models.families import read_config
 from mempo_jax.models.hf import load_params
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDENS = (
+    *("llama", "qwen2", "qwen3"),
+    *("llama_linear", "llama_llama3", "qwen2_yarn"),
+)
 SMALL = DecoderConfig(
     vocab_size=40,
     width=16,
@@ -63,7 +67,7 @@ def logits(model, params, tokens, mask):
     return model.hidden(params, tokens, mask) @ model.unembed(params)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", GOLDENS)
 def test_logits_equal_stored_transformers_logits(family, tmp_path):
     golden = np.load(GOLDEN / f"transformers_{family}.npz")
     weights = {
@@ -186,9 +190,10 @@ def test_a_row_of_padding_alone_is_finite_in_value_and_gradient():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.parametrize("unroll", [True, False])
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
-def test_extend_in_ragged_pieces_equals_hidden(config):
-    model = LanguageModel(config, jnp.float32)
+def test_extend_in_ragged_pieces_equals_hidden(config, unroll):
+    model = LanguageModel(config, jnp.float32, unroll=unroll)
     params = random_params(model)
     tokens, mask = random_rows()
     whole = hidden_of(model, params, tokens, mask)
@@ -276,6 +281,9 @@ def test_too_many_positions_are_refused():
 
 
 def test_golden_configs_are_what_transformers_wrote():
-    for family in ("llama", "qwen2", "qwen3"):
-        golden = np.load(GOLDEN / f"transformers_{family}.npz")
-        assert json.loads(str(golden["config"]))["model_type"] == family
+    for name in GOLDENS:
+        golden = np.load(GOLDEN / f"transformers_{name}.npz")
+        config = json.loads(str(golden["config"]))
+        family, _, kind = name.partition("_")
+        assert config["model_type"] == family
+        assert config["rope_parameters"]["rope_type"] == (kind or "default")

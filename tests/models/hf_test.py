@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mempo_jax.models import hf
+from mempo_jax.models import hf, rope
 from mempo_jax.models.decoder import DecoderConfig, LanguageModel
 from mempo_jax.models.nano import build_nano
 
@@ -142,6 +142,17 @@ def test_a_copy_of_tied_embeddings_is_one_leaf_and_another_head_is_refused(saved
         hf.load_params(saved)
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_an_output_matrix_is_there_for_readers_that_need_one(tmp_path, name):
+    config = CONFIGS[name]
+    params = random_params(config)
+    hf.save(tmp_path, config, params, TOKENIZER, repeat_tied=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    head, embedding = tensors["lm_head.weight"], tensors["model.embed_tokens.weight"]
+    assert np.array_equal(head, embedding) == config.tied
+    jax.tree.map(np.testing.assert_array_equal, hf.load_params(tmp_path), params)
+
+
 @pytest.mark.parametrize("damage", ["cut", "garbage", "header"])
 def test_damaged_weights_give_a_clear_error(saved, damage):
     path = saved / "model.safetensors"
@@ -177,7 +188,11 @@ def test_a_tokenizer_of_another_model_is_refused(saved):
     ("fields", "match"),
     [
         ({"model_type": "mamba"}, "expected model_type to be one of llama"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type 'yarn'"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic' is not one"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "'yarn' without factor is not supp"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, r"factor 0\.0 is not"),
+        ({"rope_scaling": {"type": "linear", "factor": -2}}, r"factor -2\.0 is not"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
         ({"attention_bias": True}, "attention_bias is not supported"),
         ({"mlp_bias": True}, "mlp_bias is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
@@ -198,6 +213,41 @@ def test_older_configs_keep_theta_at_top_level(saved):
     assert hf.read_config(saved).rope_theta == 7_000.0
     change_config(saved, rope_theta="absent", rope_parameters={"rope_theta": 9_000})
     assert hf.read_config(saved).rope_theta == 9_000.0
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = rope.YarnRope(4.0, 8, 32.0, 1.0, rope.yarn_attention_factor(4.0), True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"type": "linear", "factor": 2}, rope.LinearRope(2.0)),
+        (
+            {"rope_type": "llama3", "original_max_position_embeddings": 8, **LLAMA3},
+            rope.Llama3Rope(8.0, 1.0, 4.0, 8),
+        ),
+        (
+            {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8},
+            YARN,
+        ),
+        ({"type": "default"}, None),
+    ],
+)
+def test_rotary_scalings_are_read_in_both_spellings(saved, fields, expected):
+    change_config(saved, rope_parameters="absent", rope_scaling=fields)
+    assert hf.read_config(saved).rope_scaling == expected
+    change_config(saved, rope_scaling=None, rope_parameters=fields)
+    assert hf.read_config(saved).rope_scaling == expected
+
+
+def test_a_rotary_scaling_is_written_in_both_spellings(tmp_path):
+    config = dataclasses.replace(LLAMA, rope_scaling=YARN)
+    hf.save(tmp_path, config, random_params(config), TOKENIZER)
+    assert hf.read_config(tmp_path) == config
+    for name in ("rope_parameters", "rope_scaling"):
+        change_config(tmp_path, **{name: "absent"})
+        assert (hf.read_config(tmp_path) == config) == (name == "rope_parameters")
 
 
 def test_a_config_that_is_no_json_is_named(saved):

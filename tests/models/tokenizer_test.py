@@ -36,6 +36,10 @@ def byte_level(template=CHATML, **special):
 TOKENIZER = Tokenizer(byte_level())
 
 
+def control(text):
+    return TOKENIZER.encode(text, control=True)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_survives_and_offsets_cover_it(text):
@@ -78,20 +82,43 @@ def test_sampled_ids_that_the_tokenizer_would_not_choose_keep_their_text():
 
 
 def test_stop_and_pad_ids():
-    end = TOKENIZER.encode("<|im_end|>")
+    end = control("<|im_end|>")
     assert list(TOKENIZER.stop_ids) == end
     assert TOKENIZER.pad_id == end[0]
     other = Tokenizer(byte_level(eos_token="<|endoftext|>", pad_token="<|endoftext|>"))
-    assert set(other.stop_ids) == {*end, *other.encode("<|endoftext|>")}
+    assert set(other.stop_ids) == {*end, *control("<|endoftext|>")}
+
+
+def test_a_turn_is_closed_as_the_template_does_it_whatever_else_stops():
+    first = TOKENIZER.encode("a")[0]
+    several = Tokenizer(byte_level(), [first])
+    assert several.stop_ids[0] == first
+    assert [several.end_id] == control("<|im_end|>")
+    bare = byte_level(
+        "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    assert [Tokenizer(bare, [first]).end_id] == control("<|im_end|>")  # its eos
 
 
 def test_a_sampled_stop_token_is_not_repeated_by_what_follows():
     end = TOKENIZER.stop_ids[0]
     rest = "\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
-    assert TOKENIZER.follow(end, "hello") == TOKENIZER.encode(rest)
+    assert TOKENIZER.follow(end, "hello") == control(rest)
     for last in (TOKENIZER.encode("x")[0], None):
-        whole = TOKENIZER.encode(f"<|im_end|>{rest}")
+        whole = control(f"<|im_end|>{rest}")
         assert TOKENIZER.follow(last, "hello") == whole
+
+
+def test_ids_are_below_the_vocabulary_size_even_with_gaps():
+    content = json.loads(byte_level().backend_tokenizer.to_str())
+    content["model"]["vocab"]["</"] = 300
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=BackendTokenizer.from_str(json.dumps(content)),
+        eos_token="<|im_end|>",
+    )
+    fast.chat_template = CHATML
+    assert len(fast) < Tokenizer(fast).vocab_size == 301
 
 
 def test_ids_containing_finds_glued_tokens():
@@ -108,15 +135,24 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     assert again.decode(again.encode(text)) == text
     assert again.stop_ids == TOKENIZER.stop_ids
     assert again.pad_id == TOKENIZER.pad_id
-    assert again.continuation("x") == TOKENIZER.continuation("x")
+    assert again.follow(None, "x") == TOKENIZER.follow(None, "x")
 
 
-def test_stop_ids_of_the_generation_config_count(tmp_path):
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_stop_ids_of_the_configs_count(tmp_path, file):
     TOKENIZER.save(tmp_path)
-    more = TOKENIZER.encode("<|endoftext|>") + list(TOKENIZER.stop_ids)
-    config = tmp_path / "generation_config.json"
+    more = control("<|endoftext|>") + list(TOKENIZER.stop_ids)
+    config = tmp_path / file
     config.write_text(json.dumps({"eos_token_id": more}))
     assert set(Tokenizer.load(tmp_path).stop_ids) == set(more)
+
+
+def test_options_of_the_template_are_passed_on(tmp_path):
+    Tokenizer(byte_level("{{ style or '' }}" + CHATML)).save(tmp_path)
+    said = [{"role": "user", "content": "x"}]
+    plain = Tokenizer.load(tmp_path).prompt(said)
+    styled = Tokenizer.load(tmp_path, (("style", "terse"),)).prompt(said)
+    assert styled == "terse" + plain
 
 
 def test_a_directory_that_is_none_is_refused(tmp_path):

@@ -11,7 +11,6 @@ from mempo_jax.rollout.assemble import (
     Shapes,
     assemble_trajectories,
     bucket_of,
-    entry_uses,
     pack,
 )
 from mempo_jax.rollout.collect import Job, failed_trajectory
@@ -21,8 +20,8 @@ from mempo_jax.types import Kind, Outcome
 SHAPES = Shapes((4, 8, 16), 32, 1, max_turns=6, max_ops=5)
 
 
-def write(turn, entry, outcome="new", parents=()):
-    return OpRecord(turn, "write", outcome, (entry, *parents))
+def write(turn, entry, outcome="new", parents=(), **more):
+    return OpRecord(turn, "write", outcome, (entry, *parents), **more)
 
 
 def recall(turn, *entries):
@@ -83,6 +82,7 @@ def test_rows_of_every_kind_and_outcome():
         (Kind.SKIP, 2, -1, -1, Outcome.DONE),
         (Kind.ANSWER, 3, -1, -1, Outcome.DONE),
     ]
+    assert table([note(0, "rewrite")]) == [(Kind.REWRITE, 0, -1, -1, Outcome.DONE)]
     others = [
         recall(0),
         note(1, "delete", "deleted"),
@@ -121,7 +121,6 @@ def test_recalled_text_stays_until_a_turn_that_does_not_recall():
 
 def test_results_that_no_action_followed_are_no_use():
     assert table([write(0, 0), recall(1, 0)], turns=2)[0][2:4] == (-1, -1)
-    assert entry_uses([recall(1, 0)], 2) == {}
 
 
 def test_a_use_of_a_merged_entry_is_a_use_of_what_went_into_it():
@@ -142,6 +141,19 @@ def test_what_was_superseded_earns_nothing_by_the_new_version():
     update = dataclasses.replace(write(1, 1, "merged", parents=(0,)), supersedes=True)
     rows = table([write(0, 0), update, recall(2, 1)], turns=4)
     assert [row[2:4] for row in rows[:2]] == [(-1, -1), (3, 3)]
+
+
+def test_statements_that_an_update_kept_go_on_earning():
+    log = [
+        write(0, 0, text="ann desk is 17", stored="ann desk is 17"),
+        write(1, 1, "merged", (0,), text="ben bus is 20"),
+        write(2, 2, "merged", (1,), text="ann desk is 18", supersedes=True),
+        recall(3, 2),
+    ]
+    log[1] = dataclasses.replace(log[1], stored="ann desk is 17\nben bus is 20")
+    log[2] = dataclasses.replace(log[2], stored="ben bus is 20\nann desk is 18")
+    rows = table(log, turns=5)
+    assert [row[2:4] for row in rows[:3]] == [(-1, -1), (4, 4), (4, 4)]
 
 
 def test_a_recall_before_the_merge_is_a_use_of_the_parent_alone():

@@ -17,20 +17,6 @@ from tests.rollout.engine_case import (
 )
 
 
-@pytest.fixture(scope="module")
-def shared_engine():
-    engine = make_engine()
-    engine.set_params(make_params())
-    engine.warm_up(filtered=True)
-    return engine
-
-
-@pytest.fixture
-def engine(shared_engine):
-    shared_engine.set_params(make_params())
-    return shared_engine
-
-
 def test_ragged_log_probs_equal_recomputed_ones_over_turns(engine):
     params, temperature = make_params(), 0.9
     contexts = prompts([3, 21, 9, 1, 17, 4, 30, 12])

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.core.log_probs import token_log_probs
+from mempo_jax.models.decoder import Cache, DecoderConfig, LanguageModel
 from mempo_jax.rollout.generate import (
     Sampling,
     copy_rows,
@@ -67,6 +68,28 @@ def both(before, after):
     return [(np.asarray(a), np.asarray(b)) for a, b in zip(*leaves)]
 
 
+def test_in_bfloat16_the_output_matrix_is_rounded_as_in_training():
+    draw = np.random.default_rng(0).normal
+    states = jnp.asarray(draw(size=(1, 1, 16)), jnp.bfloat16)
+    unembed = draw(size=(16, 30)).astype(np.float32)
+
+    class Fixed:
+        def unembed(self, params):
+            return params
+
+        def extend(self, params, cache, tokens, start):
+            return states, cache
+
+    empty = (jnp.zeros((1, 1, 8, 8), jnp.bfloat16),)
+    zero, keys, stop = np.zeros(1, np.int32), make_keys(1), np.zeros(30, bool)
+    given = unembed, Cache(empty, empty), stop, None, zero, zero, zero + 1, keys, zero
+    run = functools.partial(decode, Fixed(), steps=1, span=8, filtered=False)
+    _, made = jax.jit(run)(*given, sampling())
+    rounded = jnp.asarray(unembed).astype(jnp.bfloat16)
+    expected = token_log_probs(states, rounded, made.tokens)
+    np.testing.assert_allclose(made.log_probs, expected, atol=1e-5)
+
+
 def test_views_are_taken_and_put_back_in_place():
     cache = noise_cache()
     rows = np.array([2, 0, SLOTS], np.int32)  # the last one is no row
@@ -97,7 +120,7 @@ def test_draws_follow_the_distribution_at_the_temperature():
     token, log_prob = run_sample(
         np.tile(logits, (count, 1)),
         jax.random.wrap_key_data(make_keys(count)),
-        0,
+        np.zeros(count, np.int32),
         sampling(temperature),
         False,
     )
@@ -111,7 +134,7 @@ def test_ids_of_probability_zero_are_never_drawn():
     logits = np.full((5_000, 6), -np.inf, np.float32)
     logits[:, [1, 4]] = 0.0
     keys = jax.random.wrap_key_data(make_keys(5_000))
-    token, log_prob = run_sample(logits, keys, 3, sampling(), False)
+    token, log_prob = run_sample(logits, keys, np.full(5_000, 3), sampling(), False)
     assert set(np.asarray(token).tolist()) == {1, 4}
     np.testing.assert_allclose(log_prob, np.log(0.5), atol=1e-6)
 
@@ -119,7 +142,7 @@ def test_ids_of_probability_zero_are_never_drawn():
 def test_greedy_takes_the_first_maximum_and_scores_at_temperature_one():
     logits = np.array([[0.0, 2.0, 2.0, 1.0]], np.float32)
     keys = jax.random.wrap_key_data(make_keys(1))
-    token, log_prob = run_sample(logits, keys, 0, sampling(0.0), False)
+    token, log_prob = run_sample(logits, keys, np.zeros(1, int), sampling(0.0), False)
     assert token.tolist() == [1]
     np.testing.assert_allclose(log_prob, jax.nn.log_softmax(logits)[0, 1], atol=1e-6)
 
@@ -138,7 +161,9 @@ def test_top_k_and_top_p_keep_the_likeliest_and_do_not_rescore(options, allowed)
     probs = np.array([0.5, 0.3, 0.15, 0.05], np.float32)
     logits = np.tile(np.log(probs), (3_000, 1))
     keys = jax.random.wrap_key_data(make_keys(3_000))
-    token, log_prob = run_sample(logits, keys, 0, sampling(**options), True)
+    token, log_prob = run_sample(
+        logits, keys, np.zeros(3_000, int), sampling(**options), True
+    )
     assert set(np.asarray(token).tolist()) == allowed
     np.testing.assert_allclose(log_prob, np.log(probs)[token], atol=1e-5)
 
@@ -149,13 +174,17 @@ def test_the_draw_depends_on_key_and_index_alone():
 
     def draw(order, index):
         wrapped = jax.random.wrap_key_data(keys[order])
-        return np.asarray(run_sample(logits, wrapped, index, sampling(), False)[0])
+        out = run_sample(logits, wrapped, np.asarray(index), sampling(), False)
+        return np.asarray(out[0])
 
     order = np.array([3, 1, 0, 5, 4, 2])
-    first = draw(np.arange(6), 0)
-    np.testing.assert_array_equal(draw(order, 0), first[order])
+    first, later = draw(np.arange(6), [0] * 6), draw(np.arange(6), [1] * 6)
+    np.testing.assert_array_equal(draw(order, [0] * 6), first[order])
     assert len(set(first.tolist())) > 3
-    assert (draw(np.arange(6), 1) != first).any()
+    assert (later != first).all()
+    mixed = draw(np.arange(6), [0, 1] * 3)  # rows that began at different times
+    np.testing.assert_array_equal(mixed[::2], first[::2])
+    np.testing.assert_array_equal(mixed[1::2], later[1::2])
 
 
 @jax.jit
@@ -188,7 +217,7 @@ def test_decode_stops_at_limits_and_stop_ids_and_scores_what_it_drew(chosen):
         np.full(len(rows), 4, np.int32),
         limit,
         make_keys(SLOTS)[rows],
-        np.int32(0),
+        np.zeros(len(rows), np.int32),
         sampling(0.8),
         steps=8,
         span=16,
@@ -221,7 +250,7 @@ def test_decode_leaves_other_rows_of_the_cache_alone():
         np.full(SLOTS, 5, np.int32),
         np.array([0, 3, 0, 0], np.int32),
         make_keys(SLOTS),
-        np.int32(0),
+        np.zeros(SLOTS, np.int32),
         sampling(),
         steps=8,
         span=16,

@@ -53,7 +53,7 @@ def states(params, tokens, mask):
 def expected_margin(template, new, old):
     """The plain way: one context at a time through the model."""
     text = template.format(new=new, old=old)
-    ids = TOKENIZER.encode(f"<|user|>{text}<|end|><|assistant|>")
+    ids = TOKENIZER.encode_prompt([{"role": "user", "content": text}])
     tokens = np.zeros((1, 64), np.int32)
     tokens[0, : len(ids)] = ids
     params = make_params()

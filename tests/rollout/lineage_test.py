@@ -99,3 +99,15 @@ def test_twins_must_repeat_each_other_and_are_asked_once():
         assert not twins.same("a", "ab")
         assert not twins.same("ab", "a")
     assert len(asked) == 2
+
+
+def test_twins_of_a_twin_are_twins():
+    def near(new, old):
+        return abs(int(new) - int(old)) <= 1
+
+    texts = {4: "12", 5: "10", 6: "11", 7: "14", 8: "15"}
+    twins = Twins(near)
+    assert not twins.same("10", "12")
+    assert twins.of(5, texts) == twins.of(4, texts) == {4, 5, 6}
+    assert twins.of(8, texts) == {7, 8}
+    assert twins.of(5, {5: "10", 4: "12"}) == {5}

@@ -39,10 +39,10 @@ def test_a_segment_grows_by_what_was_fed_and_sampled():
         "<|system|>use memory<|end|><|user|>one<|end|><|assistant|>"
     )
     ids = act(builder, " gold", 0)
-    context = list(builder.show(more("two"), 1))
+    shown = list(builder.show(more("two"), 1))
     [segment] = builder.segments
-    assert context == segment.tokens
-    assert TOKENIZER.decode(context[len(first) + len(ids) :]) == (
+    assert shown == segment.tokens
+    assert TOKENIZER.decode(shown[len(first) + len(ids) :]) == (
         "<|user|>two<|end|><|assistant|>"
     )
     assert segment.is_action == [False] * len(first) + [True, True] + [False] * 4

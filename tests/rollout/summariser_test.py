@@ -34,7 +34,8 @@ def summarise():
 
 def greedy(text, count):
     """The plain way: the likeliest token behind the whole context, again and again."""
-    ids = TOKENIZER.encode(f"<|user|>find {text} gold<|end|><|assistant|>")
+    asked = [{"role": "user", "content": f"find {text} gold"}]
+    ids = TOKENIZER.encode_prompt(asked)
     params, said = varied_params(), []
     while len(said) < count and (not said or said[-1] not in TOKENIZER.stop_ids):
         tokens = np.zeros((1, 64), np.int32)

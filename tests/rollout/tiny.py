@@ -12,6 +12,7 @@ from mempo_jax.models.nano import build_nano, nano_config
 from mempo_jax.rollout.collect import Collector, Decoding, Job
 from mempo_jax.rollout.engine import Engine, Generation
 from tests.envs.scripted_env import EMBEDDER, ScriptedEnv, context, limits, make_episode
+from tests.rollout.at_once import AtOnce
 
 WORDS = ("one", "two", "three", "four", "five", "gold", "use", "memory", "find")
 TEXTS = (
@@ -43,7 +44,7 @@ def make_params(seed=0):
     table *= 0.3
     table[:, 0] = 1.0
     for text, more in LIKELY.items():
-        table[TOKENIZER.encode(text), 0] += more
+        table[TOKENIZER.encode(text, control=True), 0] += more
     return params
 
 
@@ -63,7 +64,7 @@ def make_engine(slots=8):
     return engine
 
 
-class ScriptedEngine:
+class ScriptedEngine(AtOnce):
     """Stands for an engine: gives each slot's trajectory the texts of a script.
 
     ``script``: texts by turn; a text without a closing tag ends with a stop token.

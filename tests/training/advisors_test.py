@@ -14,6 +14,7 @@ from mempo_jax.training.loop import Trainer
 from mempo_jax.training.run import run
 from mempo_jax.training.run_settings import from_config
 from tests.experiments import tiny
+from tests.rollout.at_once import AtOnce
 
 SCRIPT = (
     "<mem_write> ann phone 17</mem_write><mem_write> ann bus 5</mem_write>",
@@ -61,7 +62,10 @@ def scripted(engine, tokenizer, monkeypatch):
         return made
 
     turns.clear()
-    monkeypatch.setattr(engine, "generate", generate)
+    instead = AtOnce()
+    instead.generate = generate
+    monkeypatch.setattr(engine, "submit", instead.submit)
+    monkeypatch.setattr(engine, "wait", instead.wait)
 
 
 def test_by_default_the_policy_is_asked_nothing_and_learns_no_word():

@@ -4,6 +4,7 @@ import warnings
 import numpy as np
 import pytest
 
+from mempo_jax.envs import Status
 from mempo_jax.training import checks
 from mempo_jax.training.checks import RunStopped
 from mempo_jax.types import Rows
@@ -111,14 +112,27 @@ def test_steps_without_training_are_told_of_now_and_then():
     for count in range(1, 12):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            checks.empty_in_a_row(count)
+            checks.empty_in_a_row(count, [trajectory()])
         told += [(count, str(w.message)) for w in caught]
     assert [count for count, _ in told] == [5, 10]
     assert told[1][1].startswith("10 steps in a row trained on nothing")
     assert "config.sampling.max_resample_rounds" in told[1][1]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        checks.empty_in_a_row(0)
+        checks.empty_in_a_row(0, [])
+
+
+def test_steps_in_which_nobody_counted_are_told_by_their_reason():
+    failed = dataclasses.replace(
+        trajectory(), status=Status.FAILED, failure="the server is gone"
+    )
+    with pytest.warns(UserWarning, match=r"none of 2 .* counted.*server is gone"):
+        checks.empty_in_a_row(5, [failed, failed])
+    mute = dataclasses.replace(trajectory(), segments=[])
+    with pytest.warns(UserWarning, match="never acted; see config.context"):
+        checks.empty_in_a_row(5, [mute])
+    with pytest.warns(UserWarning, match="all rewards of a group were equal"):
+        checks.empty_in_a_row(5, [failed, trajectory()])
 
 
 def test_skipped_updates_in_a_row():

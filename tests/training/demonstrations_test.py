@@ -7,8 +7,15 @@ from mempo_jax.envs import Situation, Status
 from mempo_jax.envs.ledger import LedgerSuite
 from mempo_jax.memory import Bank, BankConfig
 from mempo_jax.models.nano import build_nano
+from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.demonstrations import demonstrate, recorded, scripted
+from mempo_jax.training.demonstration_files import write_demonstrations
+from mempo_jax.training.demonstrations import (
+    demonstrate,
+    recorded,
+    records,
+    scripted,
+)
 from tests.envs.ledger_test import settings
 from tests.envs.scripted_env import (
     EMBEDDER,
@@ -25,7 +32,6 @@ from tests.rollout.tiny import (
     make_collector,
 )
 
-END = TOKENIZER.stop_ids[0]
 SUITE = LedgerSuite(settings(write_rate=1.0), 0)
 LEDGER_TOKENIZER = build_nano(
     ["turn 0/0 memory 0: \nrecalled nothing\n0: ", "use memory"],
@@ -78,6 +84,15 @@ def test_turns_end_as_sampled_ones_do():
         "<answer> gold</answer>",
     ]
     assert episode.done
+
+
+def test_turns_end_as_the_template_ends_them_whatever_else_stops():
+    several = Tokenizer(TOKENIZER._fast, [TOKENIZER.pad_id])
+    assert several.stop_ids[0] == TOKENIZER.pad_id
+    made = demonstrate(
+        make_episode(ScriptedEnv(["one"] * 9)), by_script(" one"), several, 0, 1
+    )
+    assert actions(made) == [" one<|end|>"]
 
 
 def test_segments_and_masks_are_those_of_sampling():
@@ -165,27 +180,61 @@ def test_what_a_run_recorded_is_demonstrated_again(tmp_path):
 
 GOOD = {"task": "ledger/train/0", "turns": [{"action": "x"}]}
 DAMAGED = [
-    b"{",
-    b"\xff\xfe",
-    b"[]",
-    b"3",
-    {"turns": []},
-    {"task": "ledger/train", "turns": []},
-    {"task": "ledger/train/one", "turns": []},
-    {"task": 7, "turns": []},
-    {"task": "ledger/train/0"},
-    {"task": "ledger/train/0", "turns": None},
-    {"task": "ledger/train/0", "turns": ["x"]},
-    {"task": "ledger/train/0", "turns": [{"text": "x"}]},
-    {"task": "babi/train/0", "turns": []},
-    {"task": "ledger/train/0", "seed": 1, "turns": []},
+    (b"{", "expected a JSON object in one line"),
+    (b"\xff\xfe", "expected a JSON object in one line"),
+    (b"[" * 100_000, "expected a JSON object in one line"),
+    (b"[]", r"expected a JSON object, got \[\]"),
+    (b"3", "expected a JSON object, got 3"),
+    ({"turns": []}, "field task: expected 'suite/split/index', there is 'turns'"),
+    (GOOD | {"task": "ledger/train"}, "field task: expected 'suite/split/index'"),
+    (GOOD | {"task": "ledger/train/one"}, "field task: expected 'suite/split/index'"),
+    (GOOD | {"task": "ledger/train/²"}, "field task: expected 'suite/split/index'"),
+    (GOOD | {"task": 7}, "field task: expected 'suite/split/index', got 7"),
+    (GOOD | {"task": "ledger/test/0"}, r"field task: expected a task of split train"),
+    (GOOD | {"task": "babi/train/0"}, r"field task: .*like ledger/train/0"),
+    (GOOD | {"seed": 1}, r"field seed: expected \d+.*got 1; set config\.env"),
+    ({"task": "ledger/train/0"}, "field turns: expected a list of turns"),
+    (GOOD | {"turns": None}, "field turns: expected a list of turns, got None"),
+    (GOOD | {"turns": []}, "field turns: expected at least one turn"),
+    (GOOD | {"turns": ["x"]}, r"field turns\[0\]: expected an object, got 'x'"),
+    (GOOD | {"turns": [{"text": "x"}]}, r"field turns\[0\]\.action: expected a text"),
+    (
+        GOOD | {"turns": [{"action": "x"}, {"action": 3}]},
+        r"field turns\[1\]\.action: expected a text, got 3",
+    ),
+    (
+        GOOD | {"turns": [{"action": "<answer> x</answer>"}, {"action": "x"}]},
+        r"field turns: expected at most 1, behind which ledger/train/0 ends, got 2",
+    ),
 ]
 
 
-@pytest.mark.parametrize("line", DAMAGED)
-def test_a_damaged_line_is_told_with_file_and_number(tmp_path, line):
-    with pytest.raises(ConfigError, match=r"demonstrations\.jsonl, line 2: expected"):
-        read(write_lines(tmp_path, GOOD, line, GOOD))
+@pytest.mark.parametrize(("line", "expected"), DAMAGED)
+def test_a_damaged_line_is_told_with_file_number_and_field(tmp_path, line, expected):
+    path = write_lines(tmp_path, GOOD, line, GOOD)
+    with pytest.raises(
+        ConfigError, match=rf"demonstrations\.jsonl, line 2.*{expected}"
+    ):
+        read(path)
+
+
+def test_what_the_expert_shows_is_written_and_read_back(tmp_path):
+    tasks = [SUITE.task("train", n) for n in range(5)]
+    path = tmp_path / "demonstrations.jsonl"
+    lines = records(ledger_episode, tasks, SUITE.expert(), LEDGER_TOKENIZER)
+    assert write_demonstrations(path, lines) == 5
+    record = json.loads(path.read_text().splitlines()[0])
+    assert (record["task"], record["score"]) == ("ledger/train/0", 1.0)
+    assert "<mem_write>" in record["turns"][0]["action"]
+    assert "<|end|>" not in path.read_text()
+    made = scripted(ledger_episode, tasks, SUITE.expert(), LEDGER_TOKENIZER)
+    assert [tokens(segments) for segments in read(str(path))] == [
+        tokens(segments) for segments in made
+    ]
+
+
+def tokens(segments):
+    return [(s.tokens, s.is_action, s.turn_id) for s in segments]
 
 
 def test_no_file(tmp_path):

@@ -28,8 +28,8 @@ def settings_of(**changes):
 class Collector:
     """Gives each job a trajectory whose reward is a function of task and sample."""
 
-    def __init__(self, reward, failing=lambda task: False):
-        self.reward, self.failing = reward, failing
+    def __init__(self, reward, failing=lambda task: False, saved=lambda *_: 0.0):
+        self.reward, self.failing, self.saved = reward, failing, saved
         self.rounds = []
 
     def run(self, jobs, decoding):
@@ -43,8 +43,9 @@ class Collector:
         if self.failing(job.task.index):
             return dataclasses.replace(made, status=Status.FAILED, failure="why")
         zeros = dict.fromkeys((*PENALTIES, *EFFICIENCY), 0.0)
-        raw = {"task": score, **zeros}
-        return dataclasses.replace(made, reward=Reward(raw, raw, score))
+        saved = self.saved(job.task.index, job.sample)
+        raw = {"task": score, **zeros, "efficiency_size": saved}
+        return dataclasses.replace(made, reward=Reward(raw, raw, score + saved))
 
 
 def sampler(collector, settings):
@@ -124,6 +125,32 @@ def test_groups_that_are_kept_in_any_case_are_not_replaced():
     groups = sampler(collector, settings_of(drop_degenerate=False)).sample(0)
     assert groups.arrays.valid.all()
     assert groups.figures["groups_unfilled"] == 0
+
+
+def test_efficiency_alone_is_no_reason_to_keep_a_group_nor_to_drop_one():
+    settings = settings_of(max_resample_rounds=1)
+    collector = Collector(
+        odd_tasks_teach, saved=lambda task, sample: task % 3 * sample / 64
+    )
+    groups = sampler(collector, settings).sample(0)  # rounds of tasks 0 and 3
+    assert [tasks_of(jobs) for jobs in collector.rounds] == [[0, 1, 2], [3, 5]]
+    settings = settings_of(max_resample_rounds=1, tasks_per_step=1)
+    collector = Collector(
+        lambda task, sample: 1, saved=lambda task, sample: task * sample / 64
+    )
+    groups = sampler(collector, settings).sample(0)
+    assert [tasks_of(jobs) for jobs in collector.rounds] == [[0], [1]]
+    assert groups.arrays.valid.all()  # nothing better came: it trains as it is
+    assert groups.arrays.reward[0].tolist() == [1 + s / 64 for s in range(4)]
+    assert groups.figures["groups_unfilled"] == 0
+
+
+def test_penalties_are_a_reason_to_keep_a_group():
+    settings = settings_of(max_resample_rounds=1, tasks_per_step=1)
+    collector = Collector(lambda task, sample: 1 - 0.05 * (sample == 2))
+    groups = sampler(collector, settings).sample(0)
+    assert len(collector.rounds) == 1
+    assert groups.arrays.valid.all()
 
 
 def test_a_step_does_not_depend_on_the_steps_before_it():

@@ -75,6 +75,21 @@ def test_a_reward_function_must_be_callable():
             {"context.instruction_variants": ("a", "")},
             r"context\.instruction_variants: expected texts that are not empty",
         ),
+        (
+            {"policy.chat_template_kwargs": (("enable_thinking", False),)},
+            r"policy\.chat_template_kwargs: expected \(\) where policy\.path is ''",
+        ),
+        (
+            {
+                "policy.path": "x",
+                "policy.chat_template_kwargs": (("a", False), ("a", 1)),
+            },
+            r"policy\.chat_template_kwargs: expected each name once",
+        ),
+        (
+            {"policy.chat_template_kwargs": ("enable_thinking",)},
+            r"policy\.chat_template_kwargs\[0\]: expected a tuple",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_field(changes, message):

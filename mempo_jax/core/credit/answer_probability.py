@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mempo_jax.core.credit.settings import CreditSettings
 
 EPS = 0.05  # of probability: smaller gains are noise of the reader
+READ = (Kind.WRITE, Kind.REWRITE)
 
 
 def answer_probability(
@@ -27,9 +28,10 @@ def answer_probability(
     and added on the write's tokens, ``answer_probability_weight`` times.
 
     Source: MemPO (arXiv:2603.00680). There the memory is one block that is rewritten in
-    every step, and P(answer | block) is set against the context before that block. Here
-    memories are many: each is read alone, against none at all, so that what another
-    memory holds too still counts for both; and it is read where the question was
+    every step, and P(answer | block) is set against the context before that block: so
+    it is here under the context rule "rolling", where a rewriting (REWRITE) is a write.
+    Memories of the bank are many: each is read alone, against none at all, so that what
+    another memory holds too still counts for both. All are read where the question was
     answered, since a question that is not yet asked cannot be answered.
 
     Known bias: says what a memory would be worth if it were found. Whether it was still
@@ -38,7 +40,7 @@ def answer_probability(
     """
     kind = jnp.asarray(ops.kind)
     gain = jnp.asarray(facts.evidence.answer_gain)
-    bonus = among_peers(gain, kind == Kind.WRITE, facts, EPS)
+    bonus = among_peers(gain, jnp.isin(kind, jnp.array(READ)), facts, EPS)
     return OpCredit(jnp.ones(kind.shape), settings.answer_probability_weight * bonus)
 
 

@@ -19,7 +19,8 @@ class CreditSettings:
     attribution_floor in [0, 1] is the least weight of the second; attribution_probe
     "turn_reward" or "answer_log_prob" measures the change over an interval.
     attribution_weight, answer_probability_weight and counterfactual_weight scale the
-    bonus of each; counterfactual_evictions charges writes with what they crowded out.
+    bonus of each; attribution_form "weight" has none, and wants attribution_weight = 1.
+    counterfactual_evictions charges writes with what they crowded out.
     """
 
     modes: tuple[str, ...]
@@ -57,6 +58,9 @@ class CreditSettings:
             check(ok, field, "at least 0 and finite")
         check(self.attribution_form in FORMS, "attribution_form", f"one of {FORMS}")
         check(self.attribution_probe in PROBES, "attribution_probe", f"one of {PROBES}")
+        ok = self.attribution_form == "bonus" or self.attribution_weight == 1
+        expected = "1 with attribution_form 'weight', which has no bonus to scale"
+        check(ok, "attribution_weight", expected)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -42,3 +42,13 @@ def test_a_failed_trajectory_neither_earns_nor_votes():
     bonus = assign(ops, MODE, valid=valid, probed=probed).bonus
     np.testing.assert_allclose(bonus[0, :2], [2.7, -2.7], rtol=1e-5)
     assert not bonus[1].any()
+
+
+def test_a_rewritten_block_stands_among_the_writes():
+    rewrite = (Kind.REWRITE, 1, -1, Outcome.DONE)
+    as_written, as_rewritten = (
+        assign(ops, MODE, probed=evidence(ops, answer_gain=[[0.9, 0.1, 0, 0]])).bonus
+        for ops in (table([write(0), write(1)]), table([write(0), rewrite]))
+    )
+    np.testing.assert_array_equal(as_written, as_rewritten)
+    assert as_rewritten[0, 1] < 0 < as_rewritten[0, 0]

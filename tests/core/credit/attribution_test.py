@@ -5,6 +5,7 @@ from mempo_jax.core import credit
 from mempo_jax.types import Kind, Outcome
 from tests.core.credit.credit_case import assign, evidence, table, write
 
+AS_WEIGHT = {"attribution_form": "weight", "attribution_weight": 1.0}
 contributions = jax.jit(credit.contributions)
 
 
@@ -115,7 +116,7 @@ def test_as_a_weight_writes_count_by_their_contribution_and_keep_a_floor():
     duplicate = write(1, -1, Outcome.DUPLICATE)
     ops = table([write(0, 3), write(1), recall, duplicate], [write(0, 2), write(1, 3)])
     reward = np.array([[0, 0, 0, 1.0], [0, 0, 0.5, 0]])
-    credit = assign(ops, ("attribution",), reward, attribution_form="weight")
+    credit = assign(ops, ("attribution",), reward, **AS_WEIGHT)
     np.testing.assert_allclose(
         credit.weight, [[1, 0.25, 1, 1], [0.5, 0.5, 1, 1]], rtol=1e-6
     )
@@ -127,6 +128,5 @@ def test_as_a_weight_groups_and_failed_trajectories_are_kept_apart():
     reward = np.zeros((4, 4))
     reward[:, 3] = 0.1, np.nan, 8.0, 8.0
     valid = np.array([[True, False], [True, True]])
-    form = {"attribution_form": "weight"}
-    weight = assign(ops, ("attribution",), reward, valid=valid, **form).weight[:, 0]
-    np.testing.assert_allclose(weight, [1, 0.25, 1, 0.25])
+    credit = assign(ops, ("attribution",), reward, valid=valid, **AS_WEIGHT)
+    np.testing.assert_allclose(credit.weight[:, 0], [1, 0.25, 1, 0.25])

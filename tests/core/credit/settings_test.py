@@ -21,6 +21,10 @@ from tests.core.credit.credit_case import SETTINGS
         ({"attribution_floor": 1.5}, "attribution_floor"),
         ({"attribution_form": "sum"}, "attribution_form"),
         ({"attribution_probe": "value"}, "attribution_probe"),
+        (
+            {"attribution_form": "weight", "attribution_weight": 0.5},
+            "attribution_weight: expected 1 with attribution_form 'weight'",
+        ),
     ],
 )
 def test_impossible_settings_are_refused(change, message):

@@ -12,10 +12,10 @@ def test_uniform():
 
 
 def test_ops_only_keeps_memory_decisions_skipped_and_malformed_ones_included():
-    kinds = (Kind.WRITE, Kind.SKIP, Kind.ANSWER, Kind.MALFORMED)
-    ops = table([(kind, 0, -1, Outcome.DONE) for kind in kinds])
+    kinds = (Kind.WRITE, Kind.SKIP, Kind.ANSWER, Kind.MALFORMED, Kind.REWRITE)
+    ops = table([(kind, 0, -1, Outcome.DONE) for kind in kinds], width=5)
     credit = assign(ops, ("ops_only",))
-    np.testing.assert_allclose(credit.weight, [[1, 1, 0.1, 1]])
+    np.testing.assert_allclose(credit.weight, [[1, 1, 0.1, 1, 1]])
 
 
 def test_discounted():

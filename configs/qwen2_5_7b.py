@@ -1,0 +1,63 @@
+"""Qwen2.5-7B-Instruct on the `ledger` in words, for a slice of 16 TPU v5e chips.
+
+    python -m experiments.train --config=configs/qwen2_5_7b.py \
+        --config.policy.path=FOLDER --workdir=runs/qwen2_5_7b
+
+FOLDER is the Hugging Face directory of Qwen2.5-7B-Instruct (safetensors, 15 GB); on a
+slice of several hosts, each host sees it under the same path. All weights are trained.
+
+Hardware: 16 chips of 16 GiB (v5e-16). On 4 chips of 95 GiB (v5p-8) add
+--config.mesh.fsdp=4.
+
+Memory, by the shapes of its 7,615,616,512 parameters, in all and on each of 16 chips:
+
+    parameters, bfloat16             14.2 GiB    0.9
+    reference policy, bfloat16       14.2 GiB    0.9
+    AdamW moments, float32           56.7 GiB    3.5
+    gradients, bfloat16              14.2 GiB    0.9
+    their sums, float32              28.4 GiB    1.8
+    keys and values, 64 slots         3.3 GiB    0.2
+    layer inputs kept (remat)         3.1 GiB    0.2
+
+8.4 GiB a chip, beside what a layer's own activations and the gathered weights of one
+layer take. With --config.policy.lora.rank=32 little more than the parameters and the
+last two stay: 1.3.
+
+Result: not run.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, smollm2_135m
+
+
+def get_config() -> ConfigDict:
+    c = base.get_config()
+    c.policy.path = "models/Qwen2.5-7B-Instruct"
+    c.policy.param_dtype = "bfloat16"
+    c.policy.compute_dtype = "bfloat16"
+    c.policy.remat = True
+    c.mesh.fsdp = 16
+
+    c.env.ledger.min_turns = 8
+    c.env.ledger.max_turns = 16
+    c.context.instructions = smollm2_135m.INSTRUCTIONS
+    c.context.reminder = smollm2_135m.REMINDER
+    c.context.max_context_tokens = 832
+    c.sampling.max_new_tokens = 128
+    c.sampling.prefill_buckets = (64, 192, 832)
+    c.train.length_buckets = (256, 512, 960)
+
+    c.sampling.group_size = 8
+    c.sampling.tasks_per_step = 16
+    c.sampling.slots = 64
+    c.train.micro_batch_tokens = 16_384
+    c.train.max_log_prob_gap = 0.1  # sampler and trainer round alike, in bfloat16
+    c.train.learning_rate = 1e-6
+    c.train.warmup_steps = 5
+    c.train.decay_steps = 0
+    c.train.steps = 200
+    c.train.demonstrations = 512
+    c.train.cold_start_steps = 20  # it can follow the instructions already
+    c.train.cold_start_learning_rate = 1e-6
+    return c

@@ -1,0 +1,227 @@
+"""A trained policy at work: one trajectory at a time, with one bank that it keeps.
+
+    from mempo_jax import Agent
+    agent = Agent.from_pretrained("runs/base/policy", bank="notes")
+    trajectory = agent.run("ann phone is 23")
+
+There are no groups here and nothing is learnt. What the policy writes stays in
+``agent.bank`` and is there in the next task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mempo_jax.envs import Environment, Episode, Question, StepResult, Task, TaskSuite
+from mempo_jax.memory import Bank
+from mempo_jax.rollout.collect import Collector, Job
+from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.settings import ConfigError
+from mempo_jax.training import parts
+from mempo_jax.training.policy_config import read_config
+from mempo_jax.training.rollouts import make_engine
+from mempo_jax.training.run_settings import RunSettings, from_config
+
+_RUN = re.compile(r"run-(\d+)")  # how the trajectories of an agent are named
+
+
+class TextTask:
+    """An environment of given texts, one a turn. What the policy acts or answers to
+    each is in ``replies`` ("" where it passes); nothing is scored.
+
+    goal: shown in every context; "" for none.
+    """
+
+    def __init__(self, observations: Sequence[str], goal: str = "") -> None:
+        self._texts, self.goal = tuple(observations), goal
+        self.replies: list[str] = []
+        if not self._texts:
+            raise ValueError("TextTask: expected at least one text, got none")
+
+    def reset(self, seed: int) -> str:
+        self.replies = []
+        return self._texts[0]
+
+    def step(self, action: str, *, final: bool = False) -> StepResult:
+        self.replies.append(action)
+        done = final or len(self.replies) == len(self._texts)
+        text = "" if done else self._texts[len(self.replies)]
+        return StepResult(text, 0.0, done)
+
+    def score(self) -> float:
+        return 0.0
+
+    def useful(self) -> frozenset[int]:
+        return frozenset()
+
+    def questions(self) -> tuple[Question, ...]:
+        return ()
+
+
+class Agent:
+    """See the module docstring; made by ``from_pretrained``."""
+
+    def __init__(
+        self,
+        policy: parts.Policy,
+        settings: RunSettings,
+        mesh: Any,
+        bank: Bank | str | os.PathLike | None,
+    ) -> None:
+        self.settings = settings
+        self._engine, self._advised = make_engine(policy, settings, mesh)
+        self._engine.set_params(policy.params)
+        self._tokenizer = policy.tokenizer
+        self._directory = bank if isinstance(bank, str | os.PathLike) else None
+        self._bank = bank if isinstance(bank, Bank) else self._open(bank)
+        last = _RUN.fullmatch(self._bank.trajectory_id)
+        self._runs = int(last[1]) + 1 if last else 0
+        self._suite: TaskSuite | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        *,
+        bank: Bank | str | os.PathLike | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Agent:
+        """A policy from a Hugging Face directory or a GGUF file.
+
+        Args:
+          path: such as ``RUN/policy`` of a run, or what experiments.cold_start made.
+          bank: a directory, where the bank is loaded from if it is there, and saved
+            after every task; or a Bank to start from; None: an empty one, not saved.
+            A directory serves one agent at a time: of two, the last save stays.
+          config: a whole config, a mapping or a ConfigDict; None: the one that lies
+            with the policy (``mempo_config.json``, or ``config.json`` of its run).
+
+        Raises:
+          ConfigError: no config, no policy, or a bank of other settings.
+          BankFileError: the saved bank is damaged.
+        """
+        path = os.fspath(path)
+        given = read_config(path) if config is None else config
+        plain = given.to_dict() if hasattr(given, "to_dict") else given
+        settings = _alone(from_config(plain))
+        mesh = parts.make_run_mesh(settings)
+        return cls(parts.load_policy(path, settings, mesh), settings, mesh, bank)
+
+    @property
+    def bank(self) -> Bank:
+        """What the agent remembers; its log is that of the last task."""
+        return self._bank
+
+    @property
+    def suite(self) -> TaskSuite:
+        """The tasks of the config, made when first asked for."""
+        if self._suite is None:
+            self._suite = parts.make_suite(self.settings)
+        return self._suite
+
+    def run(
+        self,
+        task: Task | Environment | str,
+        *,
+        greedy: bool = False,
+        seed: int = 0,
+        on_turn: Callable[[Episode], None] | None = None,
+    ) -> Trajectory:
+        """Runs one task from its start to its end, and keeps what was remembered.
+
+        Args:
+          task: an environment of one's own (``mempo_jax.envs.Environment``); a task of
+            ``suite``, such as ``agent.suite.task("test", 0)``; or a text, which is
+            shown once (several, or with a goal: ``TextTask``).
+          greedy: the likeliest token always; else drawn as in training. A task that is
+            run again gets other draws.
+          seed: starts an environment; a task of the suite has its own.
+          on_turn: called in each turn once its ops are done and before the environment
+            moves; ``episode.actions[-1]`` and ``episode.bank.log`` tell what happened.
+
+        Raises:
+          OSError: the bank could not be saved; it is still in ``bank``, and what was
+            saved before is whole.
+        """
+        env, named = self._environment(task, seed)
+        bank = self._bank.next_task(f"run-{self._runs}")
+        job = Job(named, 0, self.settings.seed, "evaluate", self._runs)
+
+        def make(job: Job) -> Episode:
+            s = self.settings
+            limits, weights = s.episode(), s.reward.weights()
+            return _Watched(env, job.task, bank, limits, s.context, weights, on_turn)
+
+        limit = self.settings.env.step_timeout_s
+        foresee = self._advised.foresee
+        collector = Collector(self._engine, self._tokenizer, make, limit, foresee)
+        decoding = parts.decoding(self.settings, greedy=greedy)
+        [trajectory] = collector.run([job], decoding)
+        self._bank, self._runs = bank, self._runs + 1
+        if self._directory is not None:
+            bank.save(self._directory)
+        return trajectory
+
+    def _environment(
+        self, task: Task | Environment | str, seed: int
+    ) -> tuple[Environment, Task]:
+        if isinstance(task, str):
+            task = TextTask([task])
+        if not isinstance(task, Task):
+            return task, Task(type(task).__name__, "run", self._runs, seed)
+        if task.suite != self.suite.name:
+            raise ValueError(
+                f"Agent.run: expected a task of {self.suite.name!r} (config.env.name), "
+                f"got {task.id}"
+            )
+        return self.suite.make(task), task
+
+    def _open(self, directory: str | os.PathLike | None) -> Bank:
+        """The bank of a directory; an empty one where nothing is there."""
+        embedder = self.settings.memory.make_embedder()
+        config, advice = self.settings.memory.bank(), self._advised.callables
+        if directory is None:
+            return Bank(config, embedder, "", **advice)
+        try:
+            bank = Bank.load(directory, embedder, **advice)
+        except FileNotFoundError:
+            return Bank(config, embedder, "", **advice)
+        old, new = dataclasses.asdict(bank.config), dataclasses.asdict(config)
+        changed = [
+            f"{name} {old[name]!r} there, {value!r} here"
+            for name, value in new.items()
+            if old[name] != value
+        ]
+        if changed:
+            raise ConfigError(
+                f"bank {os.fspath(directory)}: expected the settings that it was made "
+                f"with, got memory.{'; memory.'.join(changed[:3])}; give that config, "
+                "or another directory"
+            )
+        return bank
+
+
+def _alone(settings: RunSettings) -> RunSettings:
+    """The settings for one trajectory at a time, sampled by this process."""
+    mesh = dataclasses.replace(settings.mesh, data=1)
+    engine = dataclasses.replace(settings.engine, kind="local")
+    sampling = dataclasses.replace(settings.sampling, slots=mesh.fsdp)
+    return dataclasses.replace(settings, mesh=mesh, engine=engine, sampling=sampling)
+
+
+class _Watched(Episode):
+    """An episode that tells of each turn once its ops are done."""
+
+    def __init__(self, *args: Any) -> None:
+        *args, on_turn = args
+        self._on_turn = on_turn
+        super().__init__(*args)
+
+    def decide(self, *args: Any, **kwargs: Any) -> None:
+        super().decide(*args, **kwargs)
+        if self._on_turn is not None:
+            self._on_turn(self)

@@ -1,0 +1,256 @@
+"""``multi_qa``: several questions as one task, answered with a local search.
+
+The goal lists the questions. ``<act>search: words</act>`` shows the best passages of
+the shelf; a turn without it shows only what was asked last, so that a passage that is
+wanted later has to be written. ``<answer>1: ...; 2: ...</answer>`` ends it. A search
+that fails or takes too long is told as an observation. Score: the mean over the
+questions of each one's F1 or exact match; they are reported apart by their record's
+kind. After MEM1 (Zhou et al. 2025) and its multi-objective tasks.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mempo_jax.envs.answers import answer_f1, exact_match, join_answers, split_answers
+from mempo_jax.envs.babi_files import DataError
+from mempo_jax.envs.base import Question, ScriptedPolicy, StepResult, Task, derived_seed
+from mempo_jax.envs.multi_qa_expert import UNKNOWN, MultiQaExpert
+from mempo_jax.envs.multi_qa_records import SPLITS, Passage, Record, RecordSource
+from mempo_jax.envs.multi_qa_settings import MultiQaSettings
+from mempo_jax.envs.search_tool import SearchTool
+from mempo_jax.envs.tools import Tool, ToolSettings
+from mempo_jax.memory import make_embedder
+
+PREFIX = "search:"
+HINT = f"expected {PREFIX} words"
+TOOLS_KEPT = 2  # shelves whose search is kept: the training one and the held-out one
+ECHO_CHARS = 120  # of the query, shown again
+GOAL = "answer each question"
+SCORES = {"f1": answer_f1, "em": exact_match}
+
+
+class MultiQaEnv:
+    """One task; see the module docstring."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        tool: SearchTool,
+        settings: MultiQaSettings,
+        tools: ToolSettings,
+    ) -> None:
+        self._records, self._tool, self._settings = tuple(records), tool, settings
+        self._tools = tools
+        asked = [f"{n}: {r.question}" for n, r in enumerate(self._records, start=1)]
+        self.goal = "\n".join([GOAL, *asked])
+
+    def reset(self, seed: int) -> str:
+        self._call = Tool(self._tools, seed=seed)
+        self._at, self._searches = 0, 0
+        self._scores = (0.0,) * len(self._records)
+        self._last, self._supporting = "", set()
+        return "searches 0"
+
+    def step(self, action: str, *, final: bool = False) -> StepResult:
+        if final:
+            self._scores = self._graded(action)
+            return StepResult("", self.score(), True)
+        self._at += 1
+        return StepResult(self._answered(action.strip()), 0.0, False)
+
+    def score(self) -> float:
+        return float(np.mean(self._scores))
+
+    def useful(self) -> frozenset[int]:
+        """Observations so far that showed a supporting sentence of a question."""
+        return frozenset(self._supporting)
+
+    def questions(self) -> tuple[Question, ...]:
+        """All questions as one, asked by the last observation: one answer ends all."""
+        gold = join_answers([record.answer for record in self._records])
+        kinds = tuple(record.kind for record in self._records)
+        return (Question(self._at, gold, self.useful(), parts=kinds),)
+
+    def question_scores(self) -> tuple[float, ...]:
+        return self._scores
+
+    def _graded(self, action: str) -> tuple[float, ...]:
+        given = split_answers(action, len(self._records))
+        score = SCORES[self._settings.metric]
+        pairs = zip(given, self._records, strict=True)
+        return tuple(score(text, record.answer) for text, record in pairs)
+
+    def _answered(self, action: str) -> str:
+        """What the tool says; any action gives an observation."""
+        if not action:
+            last = f" , the last for: {self._last}" if self._searches else ""
+            return f"searches {self._searches}{last}"
+        if not action.lower().startswith(PREFIX):
+            return f"no such tool: {HINT} , got {_shortened(action, 40)}"
+        query = " ".join(action[len(PREFIX) :].split())
+        if not query:
+            return f"the query is empty: {HINT}"
+        self._searches += 1
+        self._last = _shortened(query, ECHO_CHARS)
+        head = f"searches {self._searches} , found for: {self._last}"
+        found = self._call(self._tool.search, query, self._settings.passages)
+        if found.error:
+            return f"{head}\nthe search failed: {found.error}"
+        lines = [self._shown(passage) for passage in found.value]
+        return "\n".join([head, *(lines or ["nothing"])])
+
+    def _shown(self, passage: Passage) -> str:
+        text = _shortened(passage.text, self._settings.passage_chars)
+        support = [f for record in self._records for f in record.support]
+        if any(f.title == passage.title and f.sentence in text for f in support):
+            self._supporting.add(self._at)
+        return f"- {passage.title}: {text}"
+
+
+def _shortened(text: str, most: int) -> str:
+    """At most ``most`` characters, whole words where there are spaces."""
+    if len(text) <= most:
+        return text
+    whole = text[: most + 1].rsplit(" ", 1)[0]
+    return whole[:most]
+
+
+class MultiQaSuite:
+    """Tasks of ``objectives`` questions from one source; each epoch groups them anew.
+
+    Tasks of one shelf follow each other, so that its search tool is built once. Where
+    the questions of a shelf do not divide, its last task repeats some of its first.
+    Held-out tasks are the same for every ``seed``.
+
+    Raises:
+      DataError: a split has fewer questions than one task needs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: RecordSource,
+        settings: MultiQaSettings,
+        tools: ToolSettings,
+        seed: int,
+    ) -> None:
+        self.name, self.settings = name, settings
+        self._source, self._call_limits, self._seed = source, tools, seed
+        self._lock = threading.Lock()
+        self._tools: collections.OrderedDict = collections.OrderedDict()
+        by_meaning = settings.search != "bm25"
+        self._embedder = make_embedder(settings.embedder) if by_meaning else None
+        self._counts = {split: self._tasks_by_shelf(split) for split in SPLITS}
+        for split in ("train", "test"):
+            if not sum(self._counts[split]):
+                raise DataError(
+                    f"{name}: expected at least {settings.objectives} questions on a "
+                    f"shelf for {split}, got fewer; lower config.env.multi_qa."
+                    "objectives, or change test_share or shelf_records there"
+                )
+
+    def _tasks_by_shelf(self, split: str) -> list[int]:
+        each = self.settings.objectives
+        sizes = [
+            len(self._source.numbers(split, shelf))
+            for shelf in range(self._source.shelves(split))
+        ]
+        return [-(-size // each) if size >= each else 0 for size in sizes]
+
+    def task(self, split: str, index: int) -> Task:
+        size = self.size(split)
+        if index < 0 or not size:
+            raise ValueError(
+                f"{self.name} task: expected index >= 0 of a split with tasks, got "
+                f"{split!r} and {index}"
+            )
+        trains = split == "train"
+        epoch, own = (index // size, self._seed) if trains else (0, 0)
+        return Task(self.name, split, index, derived_seed(self.name, split, epoch, own))
+
+    def size(self, split: str) -> int | None:
+        """Tasks of an epoch.
+
+        Raises:
+          ValueError: no such split.
+        """
+        if split not in self._counts:
+            raise ValueError(f"{self.name}: expected one of {SPLITS}, got {split!r}")
+        return sum(self._counts[split])
+
+    def make(self, task: Task) -> MultiQaEnv:
+        shelf, numbers = self._drawn(task)
+        records = [self._source.record(task.split, n) for n in numbers]
+        tool = self._tool(task.split, shelf)
+        return MultiQaEnv(records, tool, self.settings, self._call_limits)
+
+    def _drawn(self, task: Task) -> tuple[int, list[int]]:
+        """Shelf and record numbers of a task, by the epoch's own order."""
+        counts, each = self._counts[task.split], self.settings.objectives
+        at = task.index % sum(counts)
+        rng = np.random.default_rng(task.seed)
+        for shelf in rng.permutation(len(counts)).tolist():
+            if at < counts[shelf]:
+                break
+            at -= counts[shelf]
+        numbers = self._source.numbers(task.split, shelf)
+        order = np.random.default_rng([task.seed, shelf]).permutation(len(numbers))
+        chosen = [order[(at * each + i) % len(order)] for i in range(each)]
+        return shelf, [numbers[i] for i in chosen]
+
+    def _tool(self, split: str, shelf: int) -> SearchTool:
+        with self._lock:  # environments are made on threads
+            key = split, shelf
+            if key not in self._tools:
+                self._tools[key] = self._built(split, shelf)
+                while len(self._tools) > TOOLS_KEPT:
+                    self._tools.popitem(last=False)
+            self._tools.move_to_end(key)
+            return self._tools[key]
+
+    def _built(self, split: str, shelf: int) -> SearchTool:
+        """A search of a shelf; splits of one small file have the same one."""
+        passages = tuple(self._source.passages(split, shelf))
+        for tool in self._tools.values():
+            if tool.passages == passages:
+                return tool
+        return SearchTool(passages, self.settings.search, self._embedder)
+
+    def vocabulary(self) -> list[str]:
+        """All letters and marks of the first tasks' shelf and its commonest words.
+
+        Any other word is spelt by its parts.
+        """
+        shelf, _ = self._drawn(self.task("train", 0))
+        counts = collections.Counter(
+            piece
+            for text in self._texts("train", shelf)
+            for piece in re.findall(r"\w+|[^\w\s]", text)
+        )
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        own = re.findall(r"\w+|[^\w\s]", f"searches {HINT} {GOAL} {UNKNOWN} {TOLD}")
+        letters = {letter for word in counts for letter in word} | set(ASCII)
+        return sorted(letters.union(own, ranked[: self.settings.vocabulary_words]))
+
+    def _texts(self, split: str, shelf: int) -> Iterator[str]:
+        for number in self._source.numbers(split, shelf):
+            record = self._source.record(split, number)
+            yield record.question
+            yield record.answer
+        for passage in self._tool(split, shelf).passages:
+            yield passage.title
+            yield passage.text
+
+    def expert(self) -> ScriptedPolicy:
+        s = self.settings
+        return MultiQaExpert(self._source.find, s.write_rate, s.hops, s.note_chars)
+
+
+ASCII = "".join(map(chr, range(33, 127)))
+TOLD = "the last for found nothing no such tool got query is empty , : ; -"

@@ -1,0 +1,140 @@
+"""Calls of things outside: they may be slow, fail or hang, and draw numbers at random.
+
+A call has a time limit and is repeated a bounded number of times; one that fails for
+good gives a ``ToolResult`` with an error in words, which an environment shows as its
+observation instead of losing the trajectory. With ``deterministic`` the global random
+numbers that a tool draws (``random``, ``numpy.random``) depend on the seed that it was
+made with and on its earlier calls alone, whatever else draws them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import queue
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+MAX_ERROR_CHARS = 160  # of an exception's message, in an observation
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolSettings:
+    """timeout_s: of one call. retries: more calls after one that failed.
+    deterministic: see the module docstring.
+    """
+
+    timeout_s: float
+    retries: int
+    deterministic: bool
+
+    def __post_init__(self) -> None:
+        if not self.timeout_s > 0:
+            raise ValueError(
+                f"config.env.tools.timeout_s: expected > 0 s, got {self.timeout_s}"
+            )
+        if not 0 <= self.retries <= 10:
+            raise ValueError(
+                f"config.env.tools.retries: expected 0 to 10, got {self.retries}"
+            )
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds after which a tool has answered or failed for good."""
+        return self.timeout_s * (1 + self.retries)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolResult:
+    """``error``: "" where the call gave ``value``; else what went wrong, in words."""
+
+    value: Any
+    error: str
+
+
+class HungToolError(TimeoutError):
+    """A tool that keeps a state did not return: it cannot be used any more."""
+
+
+class Tool:
+    """Makes calls with limits; see the module docstring.
+
+    stateful: a call that hangs has left the state of the tool unknown; it is not
+    repeated, and raises HungToolError.
+    """
+
+    def __init__(
+        self, settings: ToolSettings, *, seed: int = 0, stateful: bool = False
+    ) -> None:
+        self._settings, self._stateful = settings, stateful
+        self._draws = _Draws(seed) if settings.deterministic else None
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> ToolResult:
+        """The result of ``function(*args)``, or why there is none.
+
+        Raises:
+          HungToolError: see the class.
+        """
+        error = ""
+        for _ in range(1 + self._settings.retries):
+            with self._draws.in_place() if self._draws else contextlib.nullcontext():
+                done = _within(self._settings.timeout_s, function, args)
+            if done is None:
+                error = f"no answer within {self._settings.timeout_s:g} s"
+                if self._stateful:
+                    raise HungToolError(f"{error}; see config.env.tools.timeout_s")
+                continue
+            value, failure = done
+            if failure is None:
+                return ToolResult(value, "")
+            told = " ".join(str(failure).split())[:MAX_ERROR_CHARS]
+            error = f"{type(failure).__name__}: {told}".rstrip(": ")
+        return ToolResult(None, error)
+
+
+def _within(
+    limit_s: float, function: Callable[..., Any], args: tuple[Any, ...]
+) -> tuple[Any, Exception | None] | None:
+    """(value, None) or (None, exception); None where the time ran out.
+
+    The call runs on a daemon thread: one that hangs is left behind with it.
+    """
+    done: queue.SimpleQueue = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            done.put((function(*args), None))
+        except Exception as error:
+            done.put((None, error))
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return done.get(timeout=limit_s)
+    except queue.Empty:
+        return None
+
+
+class _Draws:
+    """States of the global random numbers, put in place for one call at a time."""
+
+    def __init__(self, seed: int) -> None:
+        self._own = (
+            random.Random(seed).getstate(),
+            np.random.RandomState(seed % 2**32).get_state(),
+        )
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        before = random.getstate(), np.random.get_state()
+        random.setstate(self._own[0])
+        np.random.set_state(self._own[1])
+        try:
+            yield
+        finally:
+            self._own = random.getstate(), np.random.get_state()
+            random.setstate(before[0])
+            np.random.set_state(before[1])

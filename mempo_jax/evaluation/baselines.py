@@ -1,0 +1,256 @@
+"""Memory by rule: what a trained policy has to beat, in the same harness.
+
+A rule decides what is written and recalled, a ``Reader`` what is answered; both see
+only what stands in the context. A rule is made anew for each trajectory.
+
+``full_history``   everything stays in the context; no memory. What remembering all
+                   would score, and cost in tokens.
+``no_memory``      the last turns that fit into the run's context; no memory.
+``rag``            every statement is written; the best are recalled before an answer.
+``rag_unlimited``  the same with a bank without a cap.
+``paging``         turns are appended; above 80 % of the context what stands there is
+                   written, a memory a statement as far as one turn may write so many;
+                   recalled before an answer (after MemGPT, Packer et al. 2023).
+``paging_joined``  the same with a memory a page: its statements joined.
+``rolling``        one block, rewritten each turn: the newest statements that fit into
+                   half of the context (after MemAgent, Yu et al. 2025).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from mempo_jax.envs.context import ContextSettings
+from mempo_jax.envs.episode_settings import EpisodeSettings
+from mempo_jax.evaluation.baselines_readers import Reader, plain
+from mempo_jax.memory import BLOCK, BankConfig
+
+UNBOUNDED = 10**9  # tokens
+WINDOW_TURNS = 8  # of no_memory, at most
+PAGE_AT = 0.8  # of the context
+BLOCK_SHARE = 0.5  # of the context
+NOTE_SHARE = 0.25  # of the context; a longer note is cut
+FRAME, LINE = 24, 4  # tokens around what is shown, and around a recalled entry
+JOIN = " ; "
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a rule and its reader may look at in one turn.
+
+    first: the observation is new; else the turn before it recalled. fresh: the context
+    was rebuilt. recalls: made at this observation. texts: observations that stand in
+    the context, behind what was recalled at this one, oldest first. filled: tokens of
+    the context, and grown: those of this turn, as shares of the limit.
+    """
+
+    goal: str
+    observation: str
+    index: int
+    first: bool
+    fresh: bool
+    recalls: int
+    texts: tuple[str, ...]
+    filled: float
+    grown: float
+
+
+class Note(NamedTuple):
+    """A statement, and the indices of the observations that told it."""
+
+    text: str
+    told: frozenset[int]
+
+
+class Action(NamedTuple):
+    """What is said in a turn, and what its writes tell of, in order."""
+
+    text: str
+    told: tuple[frozenset[int], ...] = ()
+
+
+class Rule:
+    """Writes what ``kept`` gives, recalls where ``recalls``, then acts or answers.
+
+    count_tokens: of a text.
+    """
+
+    recalls = False
+
+    def __init__(
+        self,
+        reader: Reader,
+        limits: EpisodeSettings,
+        context: ContextSettings,
+        count_tokens: Callable[[str], int],
+    ) -> None:
+        self.context = context
+        self._reader, self._limits, self._count = reader, limits, count_tokens
+        self._longest = 1  # tokens of a note so far
+
+    def act(self, seen: Seen) -> Action:
+        due = self._reader.queries(seen.goal, seen.observation)
+        kept = self._joined(self.kept(seen), bool(due)) if seen.first else []
+        said = "".join(f"<mem_write> {note.text}</mem_write>" for note in kept)
+        told = tuple(note.told for note in kept)
+        return Action(said + self.behind(seen, due), told)
+
+    def behind(self, seen: Seen, due: Sequence[str]) -> str:
+        """What stands behind the writes: a recall, an answer or a move."""
+        if not due:
+            return self._reader.move(seen.goal, seen.observation)
+        if self.recalls and seen.recalls < len(due):
+            most = self._fitting(seen, len(due))
+            return (
+                f'<mem_recall k="{most}"> {due[seen.recalls] or "memory"}</mem_recall>'
+            )
+        return self._reader.answer(seen.goal, seen.observation, seen.texts)
+
+    def _fitting(self, seen: Seen, queries: int) -> int:
+        """Entries of one recall of several that surely fit into the context."""
+        shown = f"{self.context.instructions}\n{seen.goal}\n{seen.observation}"
+        room = self.context.max_context_tokens - self._count(shown) - FRAME
+        most = room // queries // (self._longest + LINE)
+        return min(max(most, 1), self._limits.retrieval_top_k)
+
+    def kept(self, seen: Seen) -> list[Note]:
+        """What to write at a new observation."""
+        return []
+
+    def _noted(self, seen: Seen) -> list[Note]:
+        told = frozenset({seen.index})
+        return [Note(text, told) for text in self._reader.notes(seen.observation)]
+
+    def _joined(self, notes: list[Note], recalls: bool) -> list[Note]:
+        """At most as many as a turn may write, beside its recall or act; neighbours
+        share one."""
+        most = max(1, self._limits.max_ops_per_turn - 1)
+        size = max(-(-len(notes) // most), 1)
+        groups = [notes[i : i + size] for i in range(0, len(notes), size)]
+        return [self._one(group) for group in groups]
+
+    def _one(self, notes: Sequence[Note]) -> Note:
+        text = JOIN.join(plain(note.text) for note in notes)
+        told = frozenset().union(*(note.told for note in notes))
+        text = text[: self._limits.max_entry_chars]
+        most = int(NOTE_SHARE * self.context.max_context_tokens)
+        while (tokens := self._count(text)) > most:  # several shall fit when recalled
+            text = text[: min(len(text) * most // tokens, len(text) - 1)]
+        self._longest = max(self._longest, tokens)
+        return Note(text.strip(), told)
+
+
+class Rag(Rule):
+    recalls = True
+
+    def kept(self, seen: Seen) -> list[Note]:
+        return self._noted(seen)
+
+
+class Paging(Rule):
+    recalls = True
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self._unwritten: list[Note] = []
+        self._most = 0.0  # that one turn has added so far
+
+    def kept(self, seen: Seen) -> list[Note]:
+        if seen.fresh:
+            self._unwritten = []  # what has left the context cannot be written
+        self._unwritten += self._noted(seen)
+        self._most = max(self._most, seen.grown)
+        if seen.filled <= PAGE_AT and seen.filled + self._most <= 1:
+            return []
+        page, self._unwritten = self._unwritten, []
+        return page
+
+
+class PagingJoined(Paging):
+    def kept(self, seen: Seen) -> list[Note]:
+        page = super().kept(seen)
+        return [self._one(page)] if page else []
+
+
+class Rolling(Rule):
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self._block: list[str] = []
+        self._room = int(BLOCK_SHARE * self.context.max_context_tokens)
+
+    def act(self, seen: Seen) -> Action:
+        new = self._reader.notes(seen.observation)
+        self._block += [plain(text) for text in new]
+        while self._block and self._count(JOIN.join(self._block)) > self._room:
+            self._block.pop(0)
+        due = self._reader.queries(seen.goal, seen.observation)
+        held = dataclasses.replace(seen, texts=(*self._block, *seen.texts))
+        block = f"<{BLOCK}> {JOIN.join(self._block)}</{BLOCK}>" if new else ""
+        return Action(block + self.behind(held, due))
+
+
+class Replay(Rule):
+    """What a policy wrote, action by action; answers are looked up and read by script.
+
+    That tells what its memory is worth apart from how it reads. actions: of one of its
+    trajectories, by observation; behind an answer that was due nothing is replayed.
+    """
+
+    recalls = True
+
+    def __init__(self, *args, actions: Mapping[int, Sequence[str]]) -> None:
+        super().__init__(*args)
+        self._actions = {at: list(each) for at, each in actions.items()}
+        self._last = False  # the policy ended the task at this observation
+
+    def act(self, seen: Seen) -> Action:
+        recorded = self._actions.get(seen.index, [])
+        self._last |= any("<answer" in text for text in recorded)
+        due = self._reader.queries(seen.goal, seen.observation, self._last)
+        if not due:
+            return Action(recorded.pop(0) if recorded else "")
+        writes = "".join(map(_writes, recorded))
+        recorded.clear()
+        return Action(writes + self.behind(seen, due))
+
+
+def _writes(action: str) -> str:
+    """An action up to where it recalls, acts or answers."""
+    ends = [action.find(tag) for tag in ("<mem_recall", "<act", "<answer")]
+    return action[: min((end for end in ends if end >= 0), default=len(action))]
+
+
+RULES: dict[str, type[Rule]] = {
+    "full_history": Rule,
+    "no_memory": Rule,
+    "rag": Rag,
+    "rag_unlimited": Rag,
+    "paging": Paging,
+    "paging_joined": PagingJoined,
+    "rolling": Rolling,
+}
+
+
+def context_of(name: str, context: ContextSettings) -> ContextSettings:
+    """The context rule of a baseline, within the limits of the run's own."""
+    changes = {
+        "full_history": {"rule": "append", "max_context_tokens": UNBOUNDED},
+        "no_memory": {
+            "rule": "window",
+            "window_turns": max(context.window_turns, WINDOW_TURNS),
+        },
+        "paging": {"rule": "budget", "window_turns": 0},
+        "paging_joined": {"rule": "budget", "window_turns": 0},
+        "rolling": {"rule": "rolling"},
+    }
+    changed = changes.get(name, {"rule": "window"})
+    # Nobody has to remind a rule, and none looks at titles.
+    quiet = {"write_reminder_every": 0, "summary_titles": 0}
+    return dataclasses.replace(context, **quiet, **changed)
+
+
+def bank_of(name: str, config: BankConfig) -> BankConfig:
+    """The bank of a baseline: the run's own, but where its name says otherwise."""
+    return dataclasses.replace(config, capacity=0) if "unlimited" in name else config

@@ -1,0 +1,145 @@
+"""Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): h = x W + alpha/rank * (x a) b.
+
+``a`` starts random and ``b`` at 0, so a fresh adapter changes nothing, to the bit. In a
+tree of parameters an adapter stands beside the kernel it belongs to::
+
+    layers/attention/query/kernel [L, D, H*C]
+    layers/attention/query/adapter/a [L, D, r]     .../adapter/b [L, r, H*C]
+
+Where a tree has adapters they alone are trained. ``split`` takes them out: what is left
+is the base, the very same arrays, which is also the policy with its adapters off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+Array = jax.Array
+Params = dict[str, Any]
+
+ADAPTER = "adapter"
+PROJECTIONS = {
+    **dict.fromkeys(("query", "key", "value", "output"), "attention"),
+    **dict.fromkeys(("gate", "up", "down"), "mlp"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    """rank r of the adapters, alpha in the factor alpha / r, and the projections that
+    have one, of ``PROJECTIONS``."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"Lora.rank must be at least 1, got {self.rank}")
+        if not self.alpha > 0:
+            raise ValueError(f"Lora.alpha must be positive, got {self.alpha}")
+        unknown = [name for name in self.targets if name not in PROJECTIONS]
+        if unknown or not self.targets or len(set(self.targets)) < len(self.targets):
+            raise ValueError(
+                f"Lora.targets must be some of {', '.join(PROJECTIONS)}, each once; "
+                f"got {self.targets}"
+            )
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+class Adapter(nnx.Module):
+    """(x a) b * scale in the dtype of x, for flat x [N, inputs]."""
+
+    def __init__(self, rngs: nnx.Rngs, inputs: int, outputs: int, lora: Lora):
+        noise = jax.random.normal(rngs(), (inputs, lora.rank))
+        self.a = nnx.Param(noise * inputs**-0.5)
+        self.b = nnx.Param(jnp.zeros((lora.rank, outputs)))
+        self.scale = lora.scale
+
+    def __call__(self, x: Array) -> Array:
+        thin = x @ self.a[...].astype(x.dtype)
+        return thin @ self.b[...].astype(x.dtype) * self.scale
+
+
+def attach(block: Any, lora: Lora, rngs: nnx.Rngs) -> None:
+    """Gives a layer (``layers.Block``) its adapters."""
+    for name in lora.targets:
+        projection = getattr(getattr(block, PROJECTIONS[name]), name)
+        made = Adapter(rngs, *projection.kernel.shape, lora)
+        projection.adapter = nnx.data(made)  # None, until now, was no data
+
+
+def split(params: Params) -> tuple[Params, Params]:
+    """(what is trained, what is frozen): adapters and base; without adapters
+    everything and nothing."""
+    adapters, base = _split(params)
+    return (adapters, base) if adapters else (params, {})
+
+
+def join(trained: Params, frozen: Params) -> Params:
+    """The whole tree again; shares every array."""
+    if not frozen:
+        return trained
+    joined = dict(frozen)
+    for name, value in trained.items():
+        joined[name] = join(value, joined[name]) if name in joined else value
+    return joined
+
+
+def new_adapters(base: Params, lora: Lora, key: Array) -> Params:
+    """Fresh adapters for a base, arrays or shapes; float32, each drawn with its own
+    key. Nothing as large as the base is made."""
+    adapters: Params = {}
+    for name in lora.targets:
+        group = PROJECTIONS[name]
+        layers, inputs, outputs = base["layers"][group][name]["kernel"].shape
+        own = jax.random.fold_in(key, zlib.crc32(name.encode()))
+        noise = jax.random.normal(own, (layers, inputs, lora.rank))
+        pair = {
+            "a": noise * inputs**-0.5,
+            "b": jnp.zeros((layers, lora.rank, outputs)),
+        }
+        adapters.setdefault(group, {})[name] = {ADAPTER: pair}
+    return {"layers": adapters}
+
+
+def merge(params: Params, lora: Lora) -> Params:
+    """W + scale a b in place of each adapted kernel W, on the host; all float32 numpy,
+    since a bfloat16 sum would lose most of a small change.
+    """
+    merged = {}
+    for name, value in params.items():
+        if not isinstance(value, dict):
+            merged[name] = np.asarray(value, np.float32)
+            continue
+        merged[name] = merge({k: v for k, v in value.items() if k != ADAPTER}, lora)
+        if ADAPTER in value:
+            a, b = (np.asarray(value[ADAPTER][side], np.float32) for side in "ab")
+            merged[name]["kernel"] = merged[name]["kernel"] + lora.scale * (a @ b)
+    return merged
+
+
+def _split(tree: Params) -> tuple[Params, Params]:
+    adapters: Params = {}
+    base: Params = {}
+    for name, value in tree.items():
+        if name == ADAPTER:
+            adapters[name] = value
+        elif isinstance(value, dict):
+            inner, rest = _split(value)
+            base[name] = rest
+            if inner:
+                adapters[name] = inner
+        else:
+            base[name] = value
+    return adapters, base

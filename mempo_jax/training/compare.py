@@ -1,0 +1,218 @@
+"""A run's policies beside baselines: same tasks, same seeds, one row each."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mempo_jax.envs import Episode, Task, TaskSuite
+from mempo_jax.evaluation import baselines
+from mempo_jax.evaluation.baselines import Replay, Rule
+from mempo_jax.evaluation.baselines_readers import READERS, Reader
+from mempo_jax.evaluation.baselines_runs import Told, run_rule
+from mempo_jax.evaluation.categories import by_category
+from mempo_jax.evaluation.table import Row, row
+from mempo_jax.memory import Bank, BankConfig
+from mempo_jax.models.tokenizer import Tokenizer
+from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.settings import ConfigError, nearest
+from mempo_jax.training import advisors, parts
+from mempo_jax.training.cold_start import Progress, quiet
+from mempo_jax.training.evaluate import held_out_tasks, run_held_out
+from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.rundir import RunDir
+
+MODELS = ("cold_start", "trained")
+READ_BY_SCRIPT = "trained_read_by_script"  # its memory, with the rules' reader
+NAMES = (*baselines.RULES, *MODELS, READ_BY_SCRIPT)
+
+
+def names_of(said: str) -> list[str]:
+    """The policies that ``a,b`` or ``all`` names, "trained" always among them.
+
+    Raises:
+      ConfigError: one that there is not, with the nearest that there is.
+    """
+    said_names = [name.strip() for name in said.split(",") if name.strip()]
+    wanted = set(NAMES if said_names == ["all"] else said_names)
+    for name in sorted(wanted - set(NAMES)):
+        raise ConfigError(
+            f"--baselines={name}: unknown; the nearest is {nearest(name, NAMES)}, and "
+            f"there are {', '.join(NAMES)}, or all"
+        )
+    return [name for name in NAMES if name in wanted | {"trained"}]
+
+
+class Comparison:
+    """Makes the rows of a finished run, one policy after the other.
+
+    Raises:
+      ConfigError: what the config names cannot be had.
+    """
+
+    def __init__(
+        self, place: RunDir, settings: RunSettings, tasks: int, progress: Progress
+    ) -> None:
+        self._place, self._progress = place, progress
+        train = dataclasses.replace(settings.train, eval_tasks=tasks)
+        self._settings = dataclasses.replace(settings, train=train)
+        self.suite: TaskSuite = parts.make_suite(settings)
+        self._tasks = held_out_tasks(self.suite, self._settings)
+        self._mesh = parts.make_run_mesh(settings)
+        self._policy = parts.load_policy(str(place.policy), settings, self._mesh)
+        self._embedder = settings.memory.make_embedder()
+        self._rollouts: Any = None
+        self._trained: dict[str, list[Trajectory]] = {}
+        self._reader: Reader | None = None
+        if settings.env.name in READERS:
+            self._reader = READERS[settings.env.name]()
+
+    def rows(self, names: Sequence[str]) -> Iterator[Row]:
+        """A row for each of ``names`` that can be had here; see ``missing``."""
+        lacking = self.missing(names)
+        for name in names:
+            if name in lacking:
+                continue
+            if name in MODELS:
+                yield self._model(name)
+            else:
+                yield self._scripted(name)
+
+    def missing(self, names: Sequence[str]) -> dict[str, str]:
+        """Why some of ``names`` cannot be had."""
+        why = {}
+        for name in names:
+            if name not in MODELS and self._reader is None:
+                why[name] = f"there is no scripted reader of {self.suite.name}"
+            elif name == READ_BY_SCRIPT and self._settings.memory.judge == "policy":
+                why[name] = "memory.judge is 'policy', which a script cannot ask"
+            elif name == "cold_start" and not self._place.cold_start.is_dir():
+                why[name] = f"{self._place.cold_start} is not there"
+        return why
+
+    def _model(self, name: str) -> Row:
+        made = self._sampled(name, self._params_of(name))
+        if name == "trained":
+            self._trained = made
+        told = {how: [Told(t) for t in each] for how, each in made.items()}
+        figures = row(name, told["sampled"], told["greedy"])
+        return _with_categories(figures, told["sampled"])
+
+    def _params_of(self, name: str) -> Any:
+        if name == "trained":
+            return self._policy.params
+        path = str(self._place.cold_start)
+        return parts.load_policy(path, self._settings, self._mesh).params
+
+    def _sampled(self, name: str, params: Any) -> dict[str, list[Trajectory]]:
+        if self._rollouts is None:
+            self._rollouts = parts.make_collector(
+                self._policy, self.suite, self._settings, self._mesh
+            )
+        engine, collector = self._rollouts
+        return {
+            how: run_held_out(
+                engine,
+                collector,
+                self.suite,
+                self._settings,
+                params,
+                greedy=how == "greedy",
+                stage=f"{name}, {how}",
+                progress=self._progress,
+            )
+            for how in ("sampled", "greedy")
+        }
+
+    def _scripted(self, name: str) -> Row:
+        """A row of a rule; of what the trained policy wrote, a rule's own reader
+        answering, once for each decoding."""
+        if name != READ_BY_SCRIPT:
+            made = self._runs(name, [None] * len(self._tasks))
+            return _with_categories(row(name, made), made)
+        if not self._trained:
+            self._model("trained")
+        sampled, greedy = (
+            self._runs(name, [self._actions(t) for t in self._trained[how]])
+            for how in ("sampled", "greedy")
+        )
+        return _with_categories(row(name, sampled, greedy), sampled)
+
+    def _runs(
+        self, name: str, recorded: Sequence[Mapping[int, list[str]] | None]
+    ) -> list[Told]:
+        made: list[Told] = []
+        self._progress(name, 0, len(self._tasks), {})
+        for task, actions in zip(self._tasks, recorded, strict=True):
+            with warnings.catch_warnings():
+                # Who writes everything merges much; nothing is to be tuned there.
+                warnings.simplefilter("ignore", UserWarning)
+                made.append(self._one(name, task, actions))
+            self._progress(name, len(made), len(self._tasks), {})
+        return made
+
+    def _one(
+        self, name: str, task: Task, actions: Mapping[int, list[str]] | None
+    ) -> Told:
+        s = self._settings
+        context, bank = s.context, s.memory.bank()
+        rule: Any = partial(Replay, actions=actions)
+        if name != READ_BY_SCRIPT:
+            rule = baselines.RULES[name]
+            context = baselines.context_of(name, context)
+            bank = baselines.bank_of(name, bank)
+        tokenizer = self._policy.tokenizer
+
+        def make_rule() -> Rule:
+            count = partial(_count, tokenizer)
+            return rule(self._reader, s.episode(), context, count)
+
+        def make_episode() -> Episode:
+            return self._episode(name, task, context, bank)
+
+        return run_rule(task, make_episode, make_rule, tokenizer, s.env.step_timeout_s)
+
+    def _episode(self, name: str, task: Task, context: Any, bank: BankConfig) -> Any:
+        s = self._settings
+        advice = advisors.without_policy(s).callables
+        held = Bank(bank, self._embedder, f"{name}-{task.id}", **advice)
+        env = self.suite.make(task)
+        weights = dataclasses.replace(s.reward.weights(), efficiency_size=0.0)
+        return Episode(env, task, held, s.episode(), context, weights)
+
+    def _actions(self, trajectory: Trajectory) -> dict[int, list[str]]:
+        """What a policy said, by observation, without its stop tokens."""
+        tokenizer = self._policy.tokenizer
+        stops = [tokenizer.decode([number]) for number in tokenizer.stop_ids]
+        said: dict[int, list[str]] = {}
+        pairs = zip(trajectory.turn_observation, trajectory.actions, strict=True)
+        for observation, text in pairs:
+            for stop in stops:
+                text = text.removesuffix(stop)
+            said.setdefault(observation, []).append(text)
+        return said
+
+
+def _count(tokenizer: Tokenizer, text: str) -> int:
+    return len(tokenizer.encode(text))
+
+
+def _with_categories(figures: Row, made: Sequence[Told]) -> Row:
+    categories = by_category([each.trajectory for each in made])
+    return figures | ({"categories": categories} if categories else {})
+
+
+def compare(
+    place: RunDir,
+    settings: RunSettings,
+    said: str,
+    tasks: int,
+    progress: Progress = quiet,
+) -> tuple[list[Row], dict[str, str]]:
+    """Rows of the policies that ``said`` names, and why others of them are lacking."""
+    names = names_of(said)
+    comparison = Comparison(place, settings, tasks, progress)
+    return list(comparison.rows(names)), comparison.missing(names)

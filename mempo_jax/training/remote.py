@@ -1,0 +1,156 @@
+"""An engine over HTTP for a run, and the check that it is the policy who samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from mempo_jax.core.log_probs import shifted_log_probs
+from mempo_jax.memory import closing_tags
+from mempo_jax.rollout.http_client import JsonClient, ServerError
+from mempo_jax.rollout.http_engine import HttpEngine
+from mempo_jax.rollout.http_weights import DirectoryPublisher, read_call
+from mempo_jax.rollout.sampler import SamplingFault
+from mempo_jax.rollout.slots import Request
+from mempo_jax.rollout.turns import Generation
+from mempo_jax.settings import ConfigError
+from mempo_jax.training.policies import Policy
+from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.sharding import row_multiple
+from mempo_jax.training.state import place_params
+
+PROBE_TOKENS = 8
+PROBE_KEY = np.array([0, 1], np.uint32)
+PROBE_SCALE = 1.1  # of weights that are not those which a server started with
+
+
+def make_http_engine(policy: Policy, settings: RunSettings) -> HttpEngine:
+    """The engine of ``config.engine.http`` for this policy."""
+    http = settings.engine.http
+    client = JsonClient(
+        http.url,
+        api_key=http.api_key(),
+        timeout_s=http.timeout_s,
+        retries=http.retries,
+    )
+    publish = None
+    if not settings.engine.stale:
+        publish = DirectoryPublisher(
+            client,
+            pathlib.Path(http.sync_dir),
+            # A server that is running keeps an output matrix that it is not given.
+            functools.partial(policy.save, repeat_tied=True),
+            [read_call(line) for line in http.reload],
+            http.reload_timeout_s,
+        )
+    return HttpEngine(
+        client,
+        policy.tokenizer,
+        model=http.model,
+        slots=settings.sampling.slots,
+        max_length=settings.max_segment_tokens,
+        vocab_size=policy.config.vocab_size,
+        closing_tags=closing_tags(),
+        max_concurrent=http.max_concurrent,
+        publish=publish,
+    )
+
+
+def check_engine(policy: Policy, settings: RunSettings, mesh: Any) -> None:
+    """Tries a server before anything is computed; does nothing for the local engine.
+
+    The server is given the policy's weights, somewhat scaled: one that does not read
+    them, or not all, could else pass with those that it holds. It samples a few tokens,
+    and its log-probs of them are compared with what they must be.
+
+    Raises:
+      ConfigError: it cannot be reached, cannot be used, or is not the policy.
+    """
+    if settings.engine.kind == "local":
+        return
+    engine = make_http_engine(policy, settings)
+    if not settings.engine.stale:
+        scaled = jax.tree.map(lambda leaf: leaf * PROBE_SCALE, policy.params)
+        policy = dataclasses.replace(policy, params=scaled)
+    temperature = settings.sampling.temperature
+    context = policy.tokenizer.encode(settings.context.instructions)
+    context = (context or list(policy.tokenizer.stop_ids))[:PROBE_TOKENS]
+    most = min(PROBE_TOKENS, settings.sampling.max_new_tokens)
+    try:
+        engine.check_model()
+        engine.set_params(policy.params)
+        [made] = engine.generate(
+            [Request(0, context, PROBE_KEY, most)], temperature=temperature
+        )
+    except (ServerError, SamplingFault) as error:
+        raise ConfigError(f"config.engine.http: {error}") from error
+    _compare(policy, settings, mesh, context, made)
+
+
+def _compare(
+    policy: Policy, settings: RunSettings, mesh: Any, context: list[int], made: Any
+) -> None:
+    temperature = settings.sampling.temperature
+    limit = settings.train.max_log_prob_gap
+    own = _own_log_probs(policy, mesh, context, made, (temperature, 1.0))
+    gap, unscaled = (float(np.abs(each - made.log_probs).max()) for each in own)
+    if gap <= limit:
+        return
+    if unscaled <= limit:
+        why = (
+            f"they are those at temperature 1, where {temperature:g} was asked for; "
+            "start vLLM with --logprobs-mode processed_logprobs, SGLang without "
+            "SGLANG_RETURN_ORIGINAL_LOGPROB"
+        )
+    elif settings.engine.stale:
+        why = (
+            "it serves other weights than the policy's, which engine.http.sync = "
+            "'none' leaves as they are: serve the weights that training begins with, "
+            "or raise the limit"
+        )
+    else:
+        why = (
+            "it has not read the weights that were written to engine.http.sync_dir, or "
+            "not all of them (see engine.http.reload; some servers leave out an output "
+            "matrix that is tied to the embedding), computes in another dtype, or "
+            "changes the distribution"
+        )
+    raise ConfigError(
+        f"config.engine.http: the server's log-probs differ from the policy's by up to "
+        f"{gap:.3g}, at most {limit:g} may (config.train.max_log_prob_gap): {why}"
+    )
+
+
+def _own_log_probs(
+    policy: Policy,
+    mesh: Any,
+    context: list[int],
+    made: Generation,
+    temperatures: tuple[float, ...],
+) -> list[np.ndarray]:
+    """The policy's log-probs of the sampled tokens, at each temperature."""
+    ids = [*context, *made.tokens]
+    # Rows must divide over the devices of a mesh.
+    tokens = np.zeros((row_multiple(mesh), 2 * PROBE_TOKENS), np.int32)
+    tokens[:, : len(ids)] = ids
+    mask = np.broadcast_to(np.arange(2 * PROBE_TOKENS) < len(ids), tokens.shape)
+    params = place_params(policy.params, mesh)
+    rows = [
+        jax.device_get(_score(policy.model, params, tokens, mask, temperature))[0]
+        for temperature in temperatures
+    ]
+    return [np.asarray(row[len(context) : len(ids)]) for row in rows]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _score(model: Any, params: Any, tokens: Any, mask: Any, temperature: Any) -> Any:
+    hidden = model.hidden(params, tokens, mask)
+    unembed = model.unembed(params).astype(hidden.dtype)
+    return shifted_log_probs(
+        hidden, unembed, tokens, temperature=temperature, mask=mask
+    )

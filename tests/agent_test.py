@@ -1,0 +1,210 @@
+"""An agent at work: tasks of any kind, one bank over all of them, on disk or not."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mempo_jax import Agent, TextTask
+from mempo_jax.envs import Status, Task
+from mempo_jax.memory import Bank, BankFileError, make_embedder
+from mempo_jax.settings import ConfigError
+from mempo_jax.training.advisors import Advisors
+from tests.envs.scripted_env import ScriptedEnv
+from tests.experiments.process import ROOT, finish, start
+from tests.policy_case import config, save_policy
+from tests.rollout.tiny import ScriptedEngine
+
+SAID = tuple(
+    f"<mem_write> {text}</mem_write>"
+    for text in ("one", "two", "three", "four", "five", "one two", "three gold")
+)
+KILLED = """
+import os, signal, sys
+from mempo_jax import agent as agents
+from tests import agent_test
+from tests.envs.scripted_env import ScriptedEnv
+
+agents.make_engine = agent_test.scripted_engine
+agent = agents.Agent.from_pretrained(sys.argv[1], bank=sys.argv[2])
+for task in range(2):
+    agent.run(ScriptedEnv())
+    print(len(agent.bank.entries), flush=True)
+
+def die(episode):
+    if episode.turn == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+agent.run(ScriptedEnv(), on_turn=die)
+"""
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return save_policy(tmp_path_factory.mktemp("made") / "policy")
+
+
+class Engine(ScriptedEngine):
+    def set_params(self, params):
+        self.params = params
+
+
+def scripted_engine(policy, settings, mesh):
+    """In place of a real one: each turn writes the next text."""
+    return Engine(SAID, slots=settings.sampling.slots), Advisors()
+
+
+@pytest.fixture
+def make(monkeypatch, policy):
+    """Makes an agent that says ``SAID``, turn by turn."""
+    monkeypatch.setattr("mempo_jax.agent.make_engine", scripted_engine)
+    return functools.partial(Agent.from_pretrained, policy)
+
+
+@pytest.fixture
+def agent(make):
+    return make()
+
+
+def texts(bank):
+    return [entry.text for entry in bank.entries]
+
+
+def test_a_bank_goes_on_from_task_to_task(agent):
+    sizes = []
+    for _ in range(3):
+        before = texts(agent.bank)
+        made = agent.run(ScriptedEnv())
+        assert made.status is not Status.FAILED
+        assert texts(agent.bank)[: len(before)] == before
+        sizes.append(len(agent.bank.entries))
+        assert {record.turn for record in made.log} <= set(range(6))
+    assert 0 < sizes[0] < sizes[2]
+    assert agent.bank.trajectory_id == "run-2"
+    assert {entry.source for entry in agent.bank.entries} == {"run-0", "run-1"}
+
+
+def test_greedy_runs_repeat_and_others_do_not(policy):
+    def said(**how):
+        return agent.run("one two", **how).actions
+
+    agent = Agent.from_pretrained(policy)
+    assert said(greedy=True) == said(greedy=True)
+    assert said() != said()
+
+
+def test_a_task_of_the_config_and_one_of_another(agent):
+    task = agent.suite.task("test", 3)
+    made = agent.run(task)
+    assert made.task == task
+    assert made.questions
+    with pytest.raises(
+        ValueError, match=r"expected a task of 'ledger'.*got babi/test/0"
+    ):
+        agent.run(Task("babi", "test", 0, 0))
+
+
+def test_a_text_is_shown_once_and_several_in_turn(agent):
+    made = agent.run("one two")
+    assert "one two" in made.observations[0]
+    assert made.task.suite == "TextTask"
+    task = TextTask(["one", "two three"], goal="find")
+    made = agent.run(task)
+    assert made.goal == "find"
+    assert 1 <= len(task.replies) <= 2
+    with pytest.raises(ValueError, match="at least one text"):
+        TextTask([])
+
+
+def test_each_turn_is_told_once_its_ops_are_done(agent):
+    turns = []
+    made = agent.run(
+        ScriptedEnv(),
+        on_turn=lambda episode: turns.append(
+            (episode.turn, episode.actions[-1], len(episode.bank.log))
+        ),
+    )
+    assert [text for _, text, _ in turns] == made.actions
+    assert turns[-1][2] == len(made.log)
+
+
+def test_a_fault_of_the_environment_costs_its_task_only(agent):
+    class Broken(ScriptedEnv):
+        def step(self, action, *, final=False):
+            raise KeyError("broken")
+
+    agent.run(ScriptedEnv())
+    before = texts(agent.bank)
+    assert "KeyError" in agent.run(Broken()).failure
+    assert texts(agent.bank)[: len(before)] == before
+    assert agent.run(ScriptedEnv()).failure is None
+
+
+def test_a_bank_on_disk_is_found_again(make, tmp_path):
+    agent = make(bank=tmp_path / "bank")
+    for _ in range(2):
+        agent.run(ScriptedEnv())
+    again = make(bank=str(tmp_path / "bank"))
+    assert again.bank.entries == agent.bank.entries
+    again.run(ScriptedEnv())
+    assert again.bank.trajectory_id == "run-2"
+    assert make(bank=again.bank).bank is again.bank
+
+
+def test_a_bank_of_other_settings_is_refused(make, agent, tmp_path):
+    other = Bank(agent.settings.memory.bank(), make_embedder("static"), "x")
+    other.save(tmp_path / "other")
+    with pytest.raises(ValueError, match="embedder 'static"):
+        make(bank=tmp_path / "other")
+    small = type(agent.bank.config)(capacity=2)
+    Bank(small, make_embedder("hashing"), "x").save(tmp_path / "small")
+    with pytest.raises(ConfigError, match=r"memory\.capacity 2 there, 4 here"):
+        make(bank=tmp_path / "small")
+    (tmp_path / "small" / "meta.json").write_text("{")
+    with pytest.raises(BankFileError, match=r"meta\.json"):
+        make(bank=tmp_path / "small")
+
+
+def test_where_the_config_is_found(tmp_path, policy):
+    run = tmp_path / "run"
+    save_policy(run / "policy", with_config=False)
+    with pytest.raises(ConfigError, match=r"expected mempo_config\.json in it"):
+        Agent.from_pretrained(run / "policy")
+    other = config()
+    other.memory.capacity = 7
+    made = Agent.from_pretrained(run / "policy", config=other)
+    assert made.settings.memory.capacity == 7
+    (run / "config.json").write_text('{"architectures": []}')
+    with pytest.raises(ConfigError, match="expected the config of a run"):
+        Agent.from_pretrained(run / "policy")
+    with pytest.raises(ConfigError, match="is not a Hugging Face model directory"):
+        Agent.from_pretrained(tmp_path, config=other)
+
+
+def test_a_killed_process_loses_no_task_that_was_saved(policy, tmp_path):
+    """Three tasks in processes of their own; the first is killed within its third."""
+    bank, cache = tmp_path / "bank", tmp_path / "compiled"
+    command = [sys.executable, "-c", KILLED, str(policy), str(bank)]
+    env = dict(os.environ, JAX_COMPILATION_CACHE_DIR=str(cache))
+    env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    env["PYTHONPATH"] = str(ROOT)
+    env.pop("XLA_FLAGS")
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    first, second = map(int, done.stdout.split())
+    saved = Bank.load(bank, make_embedder("hashing"))
+    saved.check_valid()
+    assert first < len(saved.entries) == second
+    words = (f"--policy={policy}", f"--bank={bank}", "--greedy")
+    talk = start(cache, "chat", *words, stdin=subprocess.PIPE)
+    talk.stdin.write("one two three\n\nfour\n")
+    code, out, err = finish(talk)
+    assert code == 0, err
+    assert out.count("  says ") >= out.count("reply: ") == 2
+    assert "  op     turn 0, " in out
+    after = Bank.load(bank, make_embedder("hashing"))
+    assert after.entries[: len(saved.entries)][0].text == saved.entries[0].text
+    assert after.trajectory_id == "run-3"

@@ -1,0 +1,67 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mempo_jax.models import attention
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "head_dim", "expected"),
+    [
+        ("gpu", "bfloat16", 128, "cudnn"),
+        ("gpu", "float32", 128, "xla"),
+        ("gpu", "bfloat16", 256, "xla"),
+        ("gpu", "bfloat16", 20, "xla"),
+        ("tpu", "bfloat16", 128, "xla"),
+        ("cpu", "bfloat16", 128, "xla"),
+    ],
+)
+def test_auto_takes_the_flash_kernel_where_it_can_run(
+    backend, dtype, head_dim, expected, monkeypatch
+):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert attention.chosen("auto", dtype, head_dim) == expected
+    assert attention.chosen("xla", dtype, head_dim) == "xla"
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="one of auto, xla, cudnn, got 'flash'"):
+        attention.chosen("flash", "float32", 64)
+
+
+def test_what_the_flash_kernel_is_asked_for_equals_the_mask(monkeypatch):
+    """With its name taken away, the same call runs on plain operations."""
+    plain, asked = jax.nn.dot_product_attention, []
+
+    def without_kernel(*arrays, implementation=None, **options):
+        asked.append(implementation)
+        return plain(*arrays, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", without_kernel)
+    keys = jax.random.split(jax.random.key(0), 3)
+    heads = (4, 2, 2)
+    rows = [jax.random.normal(k, (2, 6, n, 8)) for k, n in zip(keys, heads)]
+    real = jnp.arange(6) < jnp.array([[6], [4]])
+    got, expected = (
+        attention.causal_attention(real, each)(*rows) for each in ("cudnn", "xla")
+    )
+    assert asked == ["cudnn", None]
+    np.testing.assert_allclose(got[0], expected[0], atol=1e-6)
+    np.testing.assert_allclose(got[1, :4], expected[1, :4], atol=1e-6)
+
+
+@pytest.mark.parametrize(("count", "heads"), [(1, 6), (1, 2), (3, 6)])
+def test_attention_to_a_cache_equals_plain_attention(count, heads):
+    rng = np.random.default_rng(0)
+    query = rng.normal(size=(3, count, heads, 4)).astype(np.float32)
+    keys, values = rng.normal(size=(2, 3, 2, 7, 4)).astype(np.float32)
+    ends = np.array([3, 7, 5])[:, None] - np.arange(count)[::-1]
+    mask = (np.arange(7) < ends[..., None])[:, None]
+    seen = attention.cached_attention(query, keys, values, mask)
+    for row, token, head in np.ndindex(3, count, heads):
+        own, end = head // (heads // 2), ends[row, token]
+        scores = keys[row, own, :end] @ query[row, token, head] / 2
+        weights = np.exp(scores) / np.exp(scores).sum()
+        expected = weights @ values[row, own, :end]
+        np.testing.assert_allclose(seen[row, token, head], expected, atol=1e-5)

@@ -1,0 +1,40 @@
+"""An ``HttpEngine`` for the tiny model, and requests for it."""
+
+import numpy as np
+
+from mempo_jax.memory import closing_tags
+from mempo_jax.rollout.engine import Request
+from mempo_jax.rollout.http_client import JsonClient
+from mempo_jax.rollout.http_engine import HttpEngine
+from tests.rollout import http_server, tiny
+
+
+def make_client(url, **options):
+    settings = {"api_key": "", "timeout_s": 20.0, "retries": 2, "pause_s": 0.01}
+    return JsonClient(url, **{**settings, **options})
+
+
+def make_http_engine(url, client=None, **options):
+    settings = {
+        "model": http_server.NAME,
+        "slots": 8,
+        "max_length": tiny.LONGEST,
+        "vocab_size": tiny.CONFIG.vocab_size,
+        "closing_tags": closing_tags(),
+        "max_concurrent": 4,
+        "publish": None,
+    }
+    client = client or make_client(url)
+    engine = HttpEngine(client, tiny.TOKENIZER, **{**settings, **options})
+    if "publish" not in options:
+        engine.set_params({"any": 0})
+    return engine
+
+
+def requests(count=6, most=24):
+    """Contexts of various lengths; keys below 2^63, which a seed carries whole."""
+    ids = tiny.TOKENIZER.encode("one two three <mem_write> four five gold one two")
+    return [
+        Request(slot, ids[: 2 + slot], np.array([7, slot], np.uint32), most)
+        for slot in range(count)
+    ]

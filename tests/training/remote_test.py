@@ -1,0 +1,263 @@
+"""A run whose turns a server samples: its start, its weights, its errors."""
+
+import json
+import socket
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from experiments import train
+from experiments.launch import launch
+from mempo_jax.memory import closing_tags
+from mempo_jax.models import hf
+from mempo_jax.rollout.engine import Engine
+from mempo_jax.rollout.http_client import ServerError
+from mempo_jax.settings import ConfigError
+from mempo_jax.training import parts, remote, run
+from mempo_jax.training.metrics import read_metrics
+from mempo_jax.training.run_settings import from_config
+from tests.experiments import tiny
+from tests.experiments.process import TINY
+from tests.rollout import http_server
+
+NOISE = 0.02  # by which the server's log-probs are off
+
+
+def config(url, folder, **changes):
+    c = tiny.get_config()
+    c.mesh.data, c.log.tensorboard = 1, False
+    c.engine.kind, c.engine.http.url = "http", url
+    c.engine.http.model = http_server.NAME
+    c.engine.http.sync_dir = str(folder / "served")
+    c.engine.http.reload = (http_server.RELOAD,)
+    c.engine.http.retries = 0
+    c.train.steps, c.train.cold_start_steps = 2, 0
+    c.train.eval_tasks, c.train.learning_rate = 0, 0.01
+    for name, value in changes.items():
+        *path, last = name.split("__")
+        section = c
+        for part in path:
+            section = section[part]
+        section[last] = value
+    return c.to_dict()
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A server of the tiny config's policy, which it does not hold yet."""
+    c = tiny.get_config()
+    c.mesh.data = 1
+    settings = from_config(c.to_dict())
+    suite = parts.make_suite(settings)
+    policy = parts.make_nano(suite, settings)
+    engine = Engine(
+        policy.model,
+        policy.tokenizer,
+        slots=8,
+        max_length=settings.max_segment_tokens,
+        prefill_buckets=(64,),
+        decode_chunk=12,
+        closing_tags=closing_tags(),
+        row_buckets=(8,),
+        span_buckets=(80,),
+    )
+    engine.set_params(jax.tree.map(lambda x: x + 1.0, policy.params))
+    with http_server.serve(engine, hf.load_params) as server:
+        yield server, suite, policy
+
+
+@pytest.fixture
+def world(running):
+    yield running
+    running[0].restore()
+
+
+@pytest.fixture
+def server(world):
+    return world[0]
+
+
+def shifted(answer):
+    """Log-probs that are a little too low, as of another kernel or dtype."""
+    for choice in answer["choices"]:
+        entries = choice["logprobs"]
+        entries["token_logprobs"] = [v - NOISE for v in entries["token_logprobs"]]
+    return answer
+
+
+def test_a_whole_run_over_a_server_that_is_a_little_off(server, tmp_path):
+    server.change = shifted
+    cap = {"objective__importance_cap": 2.0, "train__max_log_prob_gap": 0.1}
+    given = config(server.url, tmp_path, **cap)
+    summary = run.run(from_config(given), given, str(tmp_path / "run"))
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert summary["steps"] == len(rows) == 2
+    assert sum(row["updates"] for row in rows) >= 2
+    # A server with weights of the step before would be off by more than its noise.
+    for row in rows:
+        assert row["log_prob_gap"] == pytest.approx(NOISE, abs=1e-3)
+    served = hf.load_params(tmp_path / "served")
+    trained = hf.load_params(tmp_path / "run" / "policy")
+    jax.tree.map(np.testing.assert_array_equal, served, trained)
+    heads = [
+        "lm_head.weight" in load_file(tmp_path / place / "model.safetensors")
+        for place in ("served", "run/policy")
+    ]
+    assert heads == [True, False], "a server gets what is tied twice"
+    paths = [path for path, _, _ in server.asked]
+    assert paths.count("/reload") == 5  # at its start, and before what samples
+    seeds = [body["seed"] for path, _, body in server.asked if path != "/reload"]
+    assert len(set(seeds)) == len(seeds) > 16, "each turn of each sample has its own"
+    text = (tmp_path / "run" / "config.json").read_text()
+    assert json.loads(text)["engine"]["kind"] == "http"
+
+
+def test_without_a_cap_and_room_such_a_server_is_refused_at_the_start(world, tmp_path):
+    server, _, policy = world
+    server.change = shifted
+    given = config(server.url, tmp_path)
+    settings = from_config(given)
+    with pytest.raises(ConfigError, match=r"differ .* by up to 0\.02"):
+        remote.check_engine(policy, settings, parts.make_run_mesh(settings))
+
+
+def test_log_probs_of_another_temperature_are_told_apart(world, tmp_path, monkeypatch):
+    """As vLLM gives them as long as nobody asks for processed ones."""
+    server, _, policy = world
+    plain = type(server).completion
+    raw = lambda body: plain(server, body | {"temperature": 1.0})  # noqa: E731
+    monkeypatch.setattr(server, "completion", raw)
+    settings = from_config(config(server.url, tmp_path, sampling__temperature=0.5))
+    with pytest.raises(ConfigError, match=r"at temperature 1, .*processed_logprobs"):
+        remote.check_engine(policy, settings, parts.make_run_mesh(settings))
+
+
+@pytest.mark.parametrize(
+    ("sync", "reload", "words"),
+    [
+        ("directory", "/health", "404"),
+        ("directory", '/v1/completions {"model": "x"}', "404"),
+        ("none", http_server.RELOAD, "serves other weights"),
+    ],
+)
+def test_weights_that_do_not_arrive_are_noticed(world, tmp_path, sync, reload, words):
+    server, _, policy = world
+    server.engine.set_params(jax.tree.map(lambda x: x + 1.0, policy.params))
+    given = config(server.url, tmp_path, engine__http__reload=(reload,))
+    given["engine"]["http"]["sync"] = sync
+    given["objective"]["importance_cap"], given["train"]["eval_tasks"] = 2.0, 0
+    given["train"]["max_log_prob_gap"] = 0.1
+    settings = from_config(given)
+    with pytest.raises(ConfigError, match=words):
+        remote.check_engine(policy, settings, parts.make_run_mesh(settings))
+
+
+def test_a_reload_that_does_nothing_is_noticed(world, tmp_path, monkeypatch):
+    server, _, policy = world
+    server.engine.set_params(policy.params)  # it even began with the right ones
+    monkeypatch.setattr(server, "reload", lambda body: {"success": True})
+    settings = from_config(config(server.url, tmp_path))
+    with pytest.raises(ConfigError, match="has not read the weights"):
+        remote.check_engine(policy, settings, parts.make_run_mesh(settings))
+
+
+def test_a_server_that_keeps_its_weights_is_never_told_to_read_any(world, tmp_path):
+    server, _, policy = world
+    server.engine.set_params(policy.params)
+    given = config(server.url, tmp_path, engine__http__sync="none")
+    given["objective"]["importance_cap"], given["train"]["eval_tasks"] = 2.0, 0
+    given["train"]["max_log_prob_gap"] = 0.1
+    settings = from_config(given)
+    remote.check_engine(policy, settings, parts.make_run_mesh(settings))
+    assert [path for path, _, _ in server.asked] == ["/v1/completions"]
+
+
+STALE = {"engine.http.sync": "none"}
+ROOM = STALE | {"train.max_log_prob_gap": 0.5}
+CAP = ROOM | {"objective.importance_cap": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (STALE, "objective.importance_cap: expected above 0"),
+        (STALE | {"objective.importance_cap": 2.0}, "train.max_log_prob_gap"),
+        (CAP | {"train.eval_tasks": 4}, "train.eval_tasks: expected 0"),
+        ({"engine.kind": "grpc"}, "engine.kind: expected one of"),
+        ({"engine.http.url": "host:8000"}, "expected 'http://host:port'"),
+        ({"engine.http.url": "http://me:secret@host"}, "no user, password or query"),
+        ({"engine.http.model": ""}, "engine.http.model"),
+        ({"engine.http.api_key_env": "NOT_THERE"}, "'NOT_THERE': expected an env"),
+        ({"engine.http.timeout_s": 0.0}, "timeout_s: expected > 0"),
+        ({"engine.http.reload_timeout_s": 0.0}, "reload_timeout_s: expected > 0"),
+        ({"engine.http.retries": -1}, "retries: expected at least 0"),
+        ({"engine.http.max_concurrent": 0}, "max_concurrent: expected at least 1"),
+        ({"engine.http.sync": "ftp"}, "sync: expected one of"),
+        ({"engine.http.sync_dir": ""}, "sync_dir: expected a directory"),
+        ({"engine.http.reload": ()}, "reload: expected calls"),
+        ({"engine.http.reload": ("reload",)}, "reload: expected '/path'"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path, changes, words):
+    changes = {name.replace(".", "__"): value for name, value in changes.items()}
+    with pytest.raises(ConfigError, match=words) as caught:
+        from_config(config("http://127.0.0.1:9", tmp_path, **changes))
+    assert "secret" not in str(caught.value)
+
+
+def refused(capsys, *said):
+    """The one line with which a command is refused, and its exit code."""
+    with pytest.raises(SystemExit) as caught:
+        launch(train.main, train.OPTIONS, required=("config", "workdir"), argv=said)
+    lines = capsys.readouterr().err.splitlines()
+    [error] = [line for line in lines if not line.startswith("warning: ")]
+    return caught.value.code, error
+
+
+def words_for(url, folder, model=http_server.NAME):
+    return (
+        *(TINY, f"--workdir={folder / 'run'}", "--config.engine.kind=http"),
+        *(f"--config.engine.http.url={url}", f"--config.engine.http.model={model}"),
+        f"--config.engine.http.sync_dir={folder / 'served'}",
+    )
+
+
+def test_nobody_listens(capsys, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    code, error = refused(capsys, *words_for(url, tmp_path))
+    assert code == 2
+    assert all(word in error for word in ("no answer", "engine.http", url))
+    assert list(tmp_path.iterdir()) == [], "nothing was begun"
+
+
+def test_another_model_is_served(world, tmp_path):
+    server, _, policy = world
+    settings = from_config(config(server.url, tmp_path, engine__http__model="qwen"))
+    with pytest.raises(ConfigError, match=r"serves \['tiny'\], not 'qwen'"):
+        remote.check_engine(policy, settings, parts.make_run_mesh(settings))
+
+
+def test_a_key_is_read_from_the_environment(world, tmp_path, monkeypatch):
+    server, _, policy = world
+    monkeypatch.setenv("SERVER_KEY", "key-of-mine")
+    monkeypatch.setattr(server, "key", "key-of-another")
+    name = {"engine__http__api_key_env": "SERVER_KEY"}
+    given = config(server.url, tmp_path, **name)
+    assert "key-of-mine" not in str(given)
+    settings = from_config(given)
+    with pytest.raises(ConfigError, match=r"status 401.*api_key_env") as caught:
+        remote.check_engine(policy, settings, parts.make_run_mesh(settings))
+    assert "key-of-mine" not in str(caught.value)
+    assert "key-of-mine" not in repr(settings)
+
+
+def test_a_server_that_goes_away_stops_the_run(capsys, tmp_path, monkeypatch):
+    def gone(*args):
+        raise ServerError("8 requests in a row failed")
+
+    monkeypatch.setattr(run, "run", gone)
+    words = words_for("http://127.0.0.1:9", tmp_path)
+    assert refused(capsys, *words) == (3, "error: 8 requests in a row failed")
