@@ -52,14 +52,7 @@ class Player:
 
     def __init__(self, directory: str, work: Work) -> None:
         config, params, tokenizer = hf.load(directory)
-        mesh = jax.make_mesh(
-            (jax.device_count(),), ("rows",), axis_types=(jax.sharding.AxisType.Auto,)
-        )
-        whole, rows = (
-            jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
-            for axes in ((), ("rows",))
-        )
-        self._work, self._params = work, jax.device_put(params, whole)
+        self._work, self._params = work, jax.device_put(params)
         longest = work.longest(work.turns - 1) + work.new_tokens
         self.engine = Engine(
             LanguageModel(config, jnp.float32),
@@ -69,7 +62,6 @@ class Player:
             prefill_buckets=(64, 192),
             decode_chunk=work.new_tokens,
             closing_tags=("</act>", "</answer>"),
-            row_sharding=rows if jax.device_count() > 1 else None,
             span_buckets=(longest * 5 // 8, longest * 7 // 8),
         )
         self.engine.set_params(self._params)

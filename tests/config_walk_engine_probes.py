@@ -53,7 +53,7 @@ def remote(settings):
     own = SimpleNamespace(
         tokenizer=tiny.TOKENIZER,
         config=tiny.CONFIG,
-        save=lambda directory, params: written.append(str(directory)),
+        save=lambda directory, params, repeat_tied: written.append(str(directory)),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http_client, "exchange", exchange)

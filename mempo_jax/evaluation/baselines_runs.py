@@ -73,7 +73,7 @@ def _turn(
     """One action; what went wrong, if anything."""
     ids = [*tokenizer.encode(action.text)]
     if not action.text.endswith(("</mem_recall>", "</act>", "</answer>")):
-        ids.append(tokenizer.stop_ids[0])
+        ids.append(tokenizer.end_id)
     builder.acted(ids, np.zeros(len(ids)), episode.turn)
     episode.decide(action.text)
     [result] = run_all([episode.advance], limit_s)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.decoder import LanguageModel, unstacked
 from mempo_jax.rollout import generate as programs
 from mempo_jax.rollout.sampler import Counters
 from mempo_jax.rollout.slots import Row, fit
@@ -66,11 +67,27 @@ class DeviceSlots:
         self._model, self.shapes = model, shapes
         self._row_sharding, self._counters = row_sharding, counters
         self.params: Any = None
+        self._decoding: Any = None  # the same parameters, as decoding takes them
+        self._unstack = jax.jit(unstacked)
         self._cache = self._make_cache()
         self._stop = self._put(stop, whole=False)
         self._prefill = self._jit(programs.prefill, ("span",))
         self._copy = self._jit(programs.copy_rows, ("span",), model=False)
         self._decode = self._jit(programs.decode, ("steps", "span", "filtered"))
+
+    def set_params(self, params: Any) -> None:
+        """Computes with these from now on; they lie on the devices."""
+        # On a CPU a slice of stacked weights within the loop of decode steps is copied
+        # at every step (XLA moves it into the loop wherever it stands), a seventh of a
+        # step's time; on others it is read in place, and a copy would cost memory.
+        mesh = None if self._row_sharding is None else self._row_sharding.mesh
+        apart = jax.default_backend() == "cpu" and (mesh is None or mesh.size == 1)
+        known = self.params is not None and jax.tree.all(
+            jax.tree.map(operator.is_, params, self.params)
+        )
+        if not known:
+            self._decoding = self._unstack(params) if apart else params
+        self.params = params
 
     def sampling(self, temperature: float, top_p: float, top_k: int):
         """How to draw, on the devices."""
@@ -149,7 +166,7 @@ class DeviceSlots:
         rows = self._put(rows, whole=whole)
         with jax.transfer_guard("disallow"):
             self._cache, out = self._decode(
-                self.params,
+                self._decoding,
                 self._cache,
                 self._stop,
                 *rows,

@@ -87,7 +87,7 @@ class Engine:
                 "way: expected none; wait for them, or cancel() them"
             )
         # Arrays that are on their devices already stay as they are.
-        self._device.params = jax.device_put(params)
+        self._device.set_params(jax.device_put(params))
         self._held = HeldContexts(self.slots)
         for follower in self._followers:
             follower.set_params(self._device.params)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from mempo_jax.models.decoder import Cache, LanguageModel, unstacked
+from mempo_jax.models.decoder import Cache, LanguageModel
 
 Array = jax.Array
 
