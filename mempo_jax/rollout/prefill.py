@@ -15,7 +15,7 @@ import numpy as np
 from mempo_jax.rollout.device import Shapes
 from mempo_jax.rollout.slots import Request, Row, common, pieces
 
-# Copying a position costs less than this share of computing it: measured on a CPU with
+# Copying a position costs less than this share of computing it: estimated on a CPU with
 # the built-in model, the worst case, for larger ones compute more per position.
 COPY_COST = 1 / 16
 # A plan with more calls must halve the work: what it saves less drowns in the calls.
