@@ -19,7 +19,7 @@ from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout import prefill
 from mempo_jax.rollout.device import DeviceSlots, Shapes
 from mempo_jax.rollout.sampler import Counters, Follower
-from mempo_jax.rollout.slots import HeldContexts, Request, buckets, pieces
+from mempo_jax.rollout.slots import HeldContexts, Request, buckets, check_fit, pieces
 from mempo_jax.rollout.turns import Generation, Turn
 
 __all__ = ["Counters", "Engine", "Generation", "Request"]
@@ -211,14 +211,4 @@ class Engine:
                 f"expected slots with no request under way, got {sorted(taken)}; wait "
                 "for those first"
             )
-        for request in requests:
-            if not 0 <= request.slot < self.slots:
-                raise ValueError(
-                    f"expected a slot in 0 ... {self.slots - 1}, got {request.slot}"
-                )
-            if not 0 < len(request.tokens) <= self.max_length:
-                raise ValueError(
-                    f"slot {request.slot}: expected a context of 1 to "
-                    f"{self.max_length} tokens, got {len(request.tokens)}; end or "
-                    "rebuild the context earlier, or raise max_length"
-                )
+        check_fit(requests, self.slots, self.max_length)

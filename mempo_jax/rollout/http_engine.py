@@ -26,7 +26,7 @@ from mempo_jax.rollout.http_answers import (
 )
 from mempo_jax.rollout.http_client import JsonClient, ServerError, ServerFaultError
 from mempo_jax.rollout.sampler import Counters, Follower, SamplingFault
-from mempo_jax.rollout.slots import Request
+from mempo_jax.rollout.slots import Request, check_fit
 from mempo_jax.rollout.turns import Generation, Turn
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
@@ -265,14 +265,4 @@ class HttpEngine:
                 f"expected {next(iter(under_way))} as of the requests under way, got "
                 f"{sampling}"
             )
-        for request in requests:
-            if not 0 <= request.slot < self.slots:
-                raise ValueError(
-                    f"expected a slot in 0 ... {self.slots - 1}, got {request.slot}"
-                )
-            if not 0 < len(request.tokens) <= self.max_length:
-                raise ValueError(
-                    f"slot {request.slot}: expected a context of 1 to "
-                    f"{self.max_length} tokens, got {len(request.tokens)}; end or "
-                    "rebuild the context earlier, or raise max_length"
-                )
+        check_fit(requests, self.slots, self.max_length)

@@ -99,3 +99,22 @@ def buckets(name: str, sizes: Sequence[int], largest: int) -> tuple[int, ...]:
 def fit(sizes: tuple[int, ...], needed: int) -> int:
     """The smallest size that holds ``needed``, else the largest."""
     return next((size for size in sizes if size >= needed), sizes[-1])
+
+
+def check_fit(requests: Sequence[Request], slots: int, max_length: int) -> None:
+    """Refuses a slot that does not exist and a context of no or too many tokens.
+
+    Raises:
+      ValueError: it names the slot, and for a context what to change.
+    """
+    for request in requests:
+        if not 0 <= request.slot < slots:
+            raise ValueError(
+                f"expected a slot in 0 ... {slots - 1}, got {request.slot}"
+            )
+        if not 0 < len(request.tokens) <= max_length:
+            raise ValueError(
+                f"slot {request.slot}: expected a context of 1 to {max_length} tokens, "
+                f"got {len(request.tokens)}; end or rebuild the context earlier, or "
+                "raise max_length"
+            )
