@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks._generation_work import PAD, STOP, Shape, Work, serve
+from benchmarks._generation_work import PAD, STOP, Shape, Work, serve, threads
 from mempo_jax.models import hf
 from mempo_jax.models.decoder import DecoderConfig, LanguageModel
 from mempo_jax.models.tokenizer import Tokenizer
@@ -62,6 +64,7 @@ class Player:
             prefill_buckets=(64, 192),
             decode_chunk=work.new_tokens,
             closing_tags=("</act>", "</answer>"),
+            lanes=math.gcd(work.episodes, threads()),
             span_buckets=(longest * 5 // 8, longest * 7 // 8),
         )
         self.engine.set_params(self._params)

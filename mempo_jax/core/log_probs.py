@@ -68,13 +68,16 @@ def shifted_log_probs(
     temperature: Array | float = 1.0,
     chunk_size: int = CHUNK_SIZE,
     mask: Array | None = None,
+    tied: bool = False,
 ) -> Array:
     """log pi(tokens[b, t] | tokens[b, :t]) at index t, and 0 at index 0; [B, T].
 
-    ``hidden[b, t]`` is the state after token t; ``mask[b, t]`` describes token t.
+    ``hidden[b, t]`` is the state after token t; ``mask[b, t]`` describes token t. tied:
+    ``unembed`` is an embedding [V, D] turned, which a loop takes as it lies in memory.
     """
     targets, scored = _shift(tokens, mask)
-    result = _scored(hidden, unembed, targets, temperature, chunk_size, scored, False)
+    given = hidden, unembed, targets, temperature, chunk_size, scored
+    result = _scored(*given, False, tied)
     return jnp.roll(result[0], 1, axis=1)
 
 
@@ -86,10 +89,12 @@ def shifted_log_probs_and_entropy(
     temperature: Array | float = 1.0,
     chunk_size: int = CHUNK_SIZE,
     mask: Array | None = None,
+    tied: bool = False,
 ) -> tuple[Array, Array]:
     """``shifted_log_probs`` and the entropy of the distribution token t came from."""
     targets, scored = _shift(tokens, mask)
-    result = _scored(hidden, unembed, targets, temperature, chunk_size, scored, True)
+    given = hidden, unembed, targets, temperature, chunk_size, scored
+    result = _scored(*given, True, tied)
     return jnp.roll(result[0], 1, axis=1), jnp.roll(result[1], 1, axis=1)
 
 
@@ -101,7 +106,9 @@ def _shift(tokens: Array, mask: Array | None) -> tuple[Array, Array]:
     return jnp.roll(tokens, -1, axis=1), scored
 
 
-def _scored(hidden, unembed, targets, temperature, chunk_size, mask, with_entropy):
+def _scored(
+    hidden, unembed, targets, temperature, chunk_size, mask, with_entropy, tied=False
+):
     """Log-probs [B, T], and entropy [B, T] or zeros."""
     hidden, targets = jnp.asarray(hidden), jnp.asarray(targets)
     unembed = jnp.asarray(unembed)
@@ -113,9 +120,14 @@ def _scored(hidden, unembed, targets, temperature, chunk_size, mask, with_entrop
     columns = max(1, min(length, chunk_size // max(rows, 1)))
     # Chunks add to the gradient of ``wide``: in float32, whatever the weights are in.
     wide = unembed.astype(jnp.promote_types(unembed.dtype, jnp.float32))
+    # The loop over chunks takes arrays in the order of their axes: a tied matrix would
+    # be copied for it, beside all that the layers need.
+    by_token = tied and columns < length
+    wide = wide.T if by_token else wide
 
     def chunk(wide, hidden, targets):
         weights = wide.astype(unembed.dtype)
+        weights = weights.T if by_token else weights
         return _plain(hidden, weights, targets, temperature, with_entropy)
 
     if columns == length:

@@ -22,6 +22,7 @@ Parameter paths (``bias``, ``q_norm``, ``k_norm`` and ``head`` where configured)
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -98,6 +99,7 @@ class LanguageModel:
         self.unroll = config.layers <= self.UNROLL_UP_TO if unroll is None else unroll
         self.lora = lora
         self.attention = attention
+        self.rows: jax.sharding.Sharding | None = None
         # Abstract: nothing is allocated, only the structure is kept.
         block = nnx.eval_shape(lambda: self._new_block(nnx.Rngs(0)))
         ends = nnx.eval_shape(lambda: Ends(config, nnx.Rngs(0)))
@@ -115,6 +117,17 @@ class LanguageModel:
             attention=self.attention,
         )
 
+    def with_rows(self, rows: jax.sharding.Sharding | None) -> LanguageModel:
+        """The same decoder, with the input of each layer kept in its place on a mesh.
+
+        Where weights are split over the axes of rows, each device else gets the rows of
+        all, of which it computes a part of the width: the memory of one device for the
+        whole batch.
+        """
+        made = copy.copy(self)
+        made.rows = rows
+        return made
+
     def __hash__(self) -> int:
         return hash(self._identity())
 
@@ -124,7 +137,7 @@ class LanguageModel:
 
     def _identity(self) -> tuple:
         what = self.config, self.compute_dtype, self.lora
-        return *what, self.remat, self.unroll, self.attention
+        return *what, self.remat, self.unroll, self.attention, self.rows
 
     def init(self, key: Array) -> Params:
         """Fresh float32 parameters from one PRNG key."""
@@ -155,7 +168,7 @@ class LanguageModel:
 
         def layer(x, layer_params):
             block = nnx.merge(self._block, layer_params)
-            return block(x, rotation, attend), None
+            return block(self._in_place(x), rotation, attend), None
 
         layer = jax.checkpoint(layer) if self.remat else layer
         x = self._embed(params, tokens)
@@ -165,6 +178,11 @@ class LanguageModel:
         else:
             x, _ = jax.lax.scan(layer, x, params["layers"])
         return self._final_norm(params, x)
+
+    @property
+    def tied(self) -> bool:
+        """Whether ``unembed`` gives the embedding, turned."""
+        return self.config.tied
 
     def unembed(self, params: Params) -> Array:
         """Output matrix [D, V] in the parameters' dtype; tied weights stay one leaf."""
@@ -208,7 +226,8 @@ class LanguageModel:
                 written.extend(map(write, held, new))
                 return cached_attention(query, *written, mask)
 
-            return nnx.merge(self._block, layer_params)(x, rotation, attend), written
+            block = nnx.merge(self._block, layer_params)
+            return block(self._in_place(x), rotation, attend), written
 
         x = self._embed(params, tokens)
         if self.unroll or tokens.shape[1] == 1:
@@ -235,7 +254,13 @@ class LanguageModel:
 
     def _final_norm(self, params: Params, x: Array) -> Array:
         ends = {name: leaf for name, leaf in params.items() if name != "layers"}
-        return nnx.merge(self._ends, ends).final_norm(x)
+        return nnx.merge(self._ends, ends).final_norm(self._in_place(x))
+
+    def _in_place(self, x: Array) -> Array:
+        """States [B, T, D], split by rows alone."""
+        if self.rows is None:
+            return x
+        return jax.lax.with_sharding_constraint(x, self.rows)
 
     def _check_length(self, length: int, what: str) -> None:
         if length > self.config.max_positions:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
-from mempo_jax.models import gguf_file, stream
+from mempo_jax.models import gguf_file, lora, stream
 from mempo_jax.models.decoder import DecoderConfig, Params
 from mempo_jax.models.families import (
     Entry,
@@ -32,9 +31,11 @@ from mempo_jax.models.safetensors_files import (
     WEIGHTS,
     open_directory,
 )
+from mempo_jax.models.safetensors_writing import SHARD_BYTES, Planned, open_files
 from mempo_jax.models.tokenizer import Options, Tokenizer
 
 _PACKAGE = "package:"
+Fetch = Callable[[Any, int | None], np.ndarray]
 
 
 def load(
@@ -109,48 +110,77 @@ def resolve(path: str | os.PathLike) -> Path:
     return found
 
 
+def fetch_whole(value: Any, layer: int | None) -> np.ndarray:
+    """One layer of a stacked parameter, or all of another, as numpy."""
+    return np.asarray(value if layer is None else value[layer])
+
+
 def save(
     directory: str | os.PathLike,
     config: DecoderConfig,
     params: Mapping[str, Any],
     tokenizer: Tokenizer,
     *,
+    adapters: lora.Lora | None = None,
     repeat_tied: bool = False,
+    fetch: Fetch = fetch_whole,
+    write: bool = True,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Writes a directory that ``transformers`` loads; weights in the params' dtype.
 
-    repeat_tied: writes embeddings that are tied a second time, as output matrix, for
-    readers that would else keep the one they hold.
+    Only one tensor at a time stands in host memory, but for what ``fetch`` keeps.
+
+    adapters: what ``params`` hold beside their kernels; these are merged in, and all is
+    float32. repeat_tied: writes embeddings that are tied a second time, as output
+    matrix, for readers that would else keep the one they hold. fetch: (parameter,
+    layer or None) -> numpy; called alike wherever ``write`` is False, for processes
+    that must take part in fetching. shard_bytes: above so much there are several files
+    of weights and an index.
 
     The weights are renamed into place last, so a directory with weights is whole.
     """
     path = Path(directory)
+    dtype = np.dtype(_get(params, "embed/embedding").dtype)
+    if adapters is not None:
+        dtype = np.dtype(np.float32)
+    if write:
+        _describe(path, config, tokenizer, dtype)
+    parts = dict(_parts(config))
+    if repeat_tied and config.tied:
+        parts[HEAD] = parts[EMBEDDING]
+    planned = [
+        Planned(name, entry.shape[::-1] if entry.turned else entry.shape)
+        for name, (entry, _) in parts.items()
+    ]
+    with open_files(path if write else None, planned, dtype, shard_bytes) as files:
+        for each in tuple(files.order):
+            entry, layer = parts[each.name]
+            value = lora.merged(params, entry.path, layer, adapters, fetch)
+            files.write(value.T if entry.turned else value)
+
+
+def _parts(config: DecoderConfig) -> Iterator[tuple[str, tuple[Entry, int | None]]]:
+    """Each tensor's name, with its parameter and which layer of it that is."""
+    for entry in tensor_table(config):
+        for layer, name in enumerate(tensor_names(entry, config)):
+            yield name, (entry, layer if entry.stacked else None)
+
+
+def _describe(
+    path: Path, config: DecoderConfig, tokenizer: Tokenizer, dtype: np.dtype
+) -> None:
+    """All files of a model directory but the weights."""
     path.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     stops, pad = list(tokenizer.stop_ids), tokenizer.pad_id
-    dtype = np.dtype(_get(params, "embed/embedding").dtype)
     _write_json(path / "config.json", config_json(config, stops, pad, dtype.name))
     ends = {"eos_token_id": stops, "pad_token_id": pad}
     _write_json(path / "generation_config.json", ends)
-    tensors = {}
-    for entry in tensor_table(config):
-        value = np.asarray(_get(params, entry.path), dtype)
-        for index, name in enumerate(tensor_names(entry, config)):
-            part = _turn(value[index] if entry.stacked else value, entry)
-            tensors[name] = np.ascontiguousarray(part)
-    if repeat_tied and config.tied:
-        tensors[HEAD] = tensors[EMBEDDING]
-    unfinished = path / f"{WEIGHTS}.unfinished"
-    save_file(tensors, str(unfinished), metadata={"format": "pt"})
-    unfinished.replace(path / WEIGHTS)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _turn(value: np.ndarray, entry: Entry) -> np.ndarray:
-    return value.T if entry.turned else value
 
 
 def _get(tree: Mapping[str, Any], path: str):

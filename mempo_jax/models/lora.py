@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -111,6 +112,32 @@ def new_adapters(base: Params, lora: Lora, key: Array) -> Params:
         }
         adapters.setdefault(group, {})[name] = {ADAPTER: pair}
     return {"layers": adapters}
+
+
+def merged(
+    params: Params,
+    path: str,
+    layer: int | None,
+    lora: Lora | None,
+    fetch: Callable[[Any, int | None], np.ndarray],
+) -> np.ndarray:
+    """One layer of the parameter at ``path`` ("layers/mlp/up/kernel"), or all of it,
+    as ``merge`` makes it; untouched without ``lora``.
+
+    fetch: (array, layer) -> numpy.
+    """
+    *outer, last = path.split("/")
+    for name in outer:
+        params = params[name]
+    value = fetch(params[last], layer)
+    if lora is None:
+        return value
+    value = np.asarray(value, np.float32)
+    if last != "kernel" or ADAPTER not in params:
+        return value
+    pair = params[ADAPTER]
+    a, b = (np.asarray(fetch(pair[side], layer), np.float32) for side in "ab")
+    return value + lora.scale * (a @ b)
 
 
 def merge(params: Params, lora: Lora) -> Params:

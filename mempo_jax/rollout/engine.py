@@ -8,6 +8,8 @@ repeated bit for bit.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +18,11 @@ import numpy as np
 
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout import prefill
-from mempo_jax.rollout.device import DeviceSlots, Shapes
+from mempo_jax.rollout.deadline import nothing
+from mempo_jax.rollout.device import DeviceSlots, Programs, Shapes
+from mempo_jax.rollout.lanes import Lane, Together
 from mempo_jax.rollout.sampler import Counters, Follower
-from mempo_jax.rollout.slots import HeldContexts, Request, buckets, check_fit, pieces
+from mempo_jax.rollout.slots import Request, buckets, check_fit
 from mempo_jax.rollout.turns import Generation, Turn
 
 __all__ = ["Counters", "Engine", "Generation", "Request"]
@@ -33,7 +36,10 @@ class Engine:
     two looks at the text. closing_tags: texts that end a turn. row_buckets: numbers of
     rows to compute; a call takes the smallest that holds its requests (all slots are
     always one). span_buckets: numbers of cache positions to look at, alike.
-    row_sharding: how arrays [slots, ...] lie on the devices; then only whole rows run.
+    row_sharding: how arrays [slots, ...] lie on the devices; then only whole rows run,
+    unless it is one device and row_buckets are given.
+    lanes: groups of slots that compute at the same time, see ``lanes``; for CPUs, as
+    many as cores, on one device only. Rows are then counted in each lane.
     """
 
     def __init__(
@@ -49,7 +55,19 @@ class Engine:
         row_buckets: Sequence[int] | None = None,
         span_buckets: Sequence[int] | None = None,
         row_sharding: jax.sharding.NamedSharding | None = None,
+        lanes: int = 1,
     ):
+        spread = row_sharding is not None and row_sharding.num_devices > 1
+        if spread and any(rows < slots for rows in row_buckets or ()):
+            raise ValueError(
+                "row_buckets: expected all slots or none where rows are spread over "
+                f"devices, got {tuple(row_buckets)}"
+            )
+        if lanes < 1 or slots % lanes or (lanes > 1 and spread):
+            raise ValueError(
+                f"lanes: expected a divisor of the {slots} slots, and 1 where rows are "
+                f"spread over devices, got {lanes}"
+            )
         self._tokenizer, self._tags = tokenizer, tuple(closing_tags)
         self.slots, self.max_length = slots, max_length
         eighth = max(1, slots // 8)
@@ -58,26 +76,32 @@ class Engine:
         if span_buckets is None:
             span_buckets = (-(-max_length // 16) * 8,)
         shapes = Shapes(
-            slots,
+            slots // lanes,
             max_length,
-            buckets("row_buckets", (*row_buckets, slots), slots),
+            buckets("row_buckets", (*row_buckets, slots), slots // lanes),
             buckets("prefill_buckets", prefill_buckets, max_length),
             buckets("span_buckets", (*span_buckets, max_length), max_length),
             decode_chunk,
         )
         # Prefilling fewer rows than that costs as much as that many.
         self._handed_over = shapes.rows[0] if len(shapes.rows) > 1 else eighth
-        self.counters = Counters()
+        self.counters, self.between = Counters(), nothing
         stop = np.zeros(model.config.vocab_size, bool)
         stop[list(tokenizer.stop_ids)] = True
         stop[list(tokenizer.ids_containing(self._tags))] = True
-        self._device = DeviceSlots(model, stop, shapes, row_sharding, self.counters)
-        self._held = HeldContexts(slots)
+        self._compiled = Programs(model, row_sharding, self.counters)
+        self._lanes = [
+            Lane(DeviceSlots(self._compiled, stop, shapes), first)
+            for first in range(0, slots, shapes.slots)
+        ]
+        self._together = Together(lanes)
+        self._params: Any = None
+        self._decoding: Any = None
         self._followers: list[Follower] = []
         self._new: list[Turn] = []
         self._running: list[Turn] = []
         self._sampling: tuple[float, float, int] | None = None
-        self._drawing = self._device.sampling(1.0, 1.0, 0)
+        self._drawing = self._lanes[0].device.sampling(1.0, 1.0, 0)
 
     def set_params(self, params: Any) -> None:
         """See ``Sampler``."""
@@ -87,10 +111,14 @@ class Engine:
                 "way: expected none; wait for them, or cancel() them"
             )
         # Arrays that are on their devices already stay as they are.
-        self._device.set_params(jax.device_put(params))
-        self._held = HeldContexts(self.slots)
+        placed = jax.device_put(params)
+        if not _same(placed, self._params):
+            self._params = placed
+            self._decoding = self._compiled.for_decoding(placed)
+        for lane in self._lanes:
+            lane.set_params(self._params, self._decoding)
         for follower in self._followers:
-            follower.set_params(self._device.params)
+            follower.set_params(self._params)
 
     def lead(self, follower: Follower) -> None:
         """See ``Sampler``."""
@@ -100,7 +128,7 @@ class Engine:
         """Compiles every program that sampling can need (top-p and top-k only with
         ``filtered``), by running each on no rows; needs ``set_params`` first."""
         self._need_params()
-        self._device.warm_up(filtered=filtered)
+        self._lanes[0].device.warm_up(filtered=filtered)  # the others run the same
         for follower in self._followers:
             follower.warm_up()
 
@@ -137,7 +165,7 @@ class Engine:
         sampling = (temperature, top_p, top_k)
         if not (self._new or self._running):
             self._sampling = sampling
-            self._drawing = self._device.sampling(*sampling)
+            self._drawing = self._lanes[0].device.sampling(*sampling)
         if sampling != self._sampling:
             raise ValueError(
                 f"expected the temperature, top_p and top_k of the requests under way, "
@@ -157,8 +185,14 @@ class Engine:
             ended = len(self._running) - len(going)
             if ended >= min(self._handed_over, -(-len(self._running) // 2)):
                 return self._hand_over()
+            self.between()
             _, top_p, top_k = self._sampling
-            self._device.decode(going, self._drawing, top_p < 1 or top_k > 0)
+            filtered = top_p < 1 or top_k > 0
+            calls = [
+                functools.partial(lane.decode, turns, self._drawing, filtered)
+                for lane, turns in self._by_lane(going)
+            ]
+            self._together(calls)
 
     def cancel(self) -> None:
         """See ``Sampler``."""
@@ -169,7 +203,7 @@ class Engine:
         ended = [turn for turn in self._running if not turn.open]
         self._running = [turn for turn in self._running if turn.open]
         for turn in ended:
-            self._held.grow(turn.slot, turn.context, turn.tokens)
+            self._lane(turn).ended(turn)
             self.counters.tokens_generated += len(turn.tokens)
         return [(turn.request, turn.result()) for turn in ended]
 
@@ -178,24 +212,29 @@ class Engine:
         if not self._new:
             return
         requests = [turn.request for turn in self._new]
-        reuse = self._held.reuse(requests)
-        stages = prefill.plan(requests, reuse, self._held.ids(), self._device.shapes)
-        self._held.trim(reuse)
-        for stage in stages:
-            if stage.copies:
-                self._device.copy(stage.copies, stage.end)
-            for rows in pieces(stage.rows, self._device.shapes.widths[-1]):
-                self._device.prefill(rows)
-        self._held.feed(requests)
-        fed = sum(len(row.tokens) for stage in stages for row in stage.rows)
+        calls = [
+            functools.partial(lane.admit, [turn.request for turn in turns])
+            for lane, turns in self._by_lane(self._new)
+        ]
+        fed = sum(self._together(calls))
         self.counters.tokens_fed += sum(len(r.tokens) for r in requests)
         # The last id of each context is computed by the first decode step.
         self.counters.tokens_prefilled += fed + len(requests)
         self._running += self._new
         self._new = []
 
+    def _lane(self, turn: Turn) -> Lane:
+        return self._lanes[turn.slot * len(self._lanes) // self.slots]
+
+    def _by_lane(self, turns: Sequence[Turn]) -> list[tuple[Lane, list[Turn]]]:
+        """Lanes that have some of the turns, with these."""
+        groups: dict[Lane, list[Turn]] = {}
+        for turn in turns:
+            groups.setdefault(self._lane(turn), []).append(turn)
+        return list(groups.items())
+
     def _need_params(self) -> None:
-        if self._device.params is None:
+        if self._params is None:
             raise ValueError(
                 "the engine has no parameters; call set_params(params) first"
             )
@@ -212,3 +251,9 @@ class Engine:
                 "for those first"
             )
         check_fit(requests, self.slots, self.max_length)
+
+
+def _same(params: Any, others: Any) -> bool:
+    """Whether these are the very same arrays."""
+    same_tree = jax.tree.structure(params) == jax.tree.structure(others)
+    return same_tree and jax.tree.all(jax.tree.map(operator.is_, params, others))

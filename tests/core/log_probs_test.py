@@ -6,9 +6,10 @@ import pytest
 from mempo_jax.core import log_probs as module
 
 RULES = ("chunk_size",)
-shifted_log_probs = jax.jit(module.shifted_log_probs, static_argnames=RULES)
+SHIFTED = (*RULES, "tied")
+shifted_log_probs = jax.jit(module.shifted_log_probs, static_argnames=SHIFTED)
 shifted_log_probs_and_entropy = jax.jit(
-    module.shifted_log_probs_and_entropy, static_argnames=RULES
+    module.shifted_log_probs_and_entropy, static_argnames=SHIFTED
 )
 token_log_probs = jax.jit(module.token_log_probs, static_argnames=RULES)
 token_log_probs_and_entropy = jax.jit(
@@ -52,6 +53,25 @@ def test_chunked_equals_plain_value_and_gradient(chunk_size, temperature):
 
     ours, theirs = (jax.jit(both, static_argnums=0)(s) for s in (chunked, plain))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), ours, theirs)
+
+
+@pytest.mark.parametrize("score", [shifted_log_probs, shifted_log_probs_and_entropy])
+def test_a_tied_matrix_gives_the_same_in_chunks(score):
+    hidden, unembed, tokens = _inputs()
+
+    def both(embedding, tied):
+        def scored(hidden, embedding):
+            made = score(hidden, embedding.T, tokens, chunk_size=6, tied=tied)
+            return jnp.stack(made) if isinstance(made, tuple) else made
+
+        values, back = jax.vjp(scored, hidden, embedding)
+        return values, back(jnp.ones_like(values))
+
+    ours, theirs = (
+        jax.jit(both, static_argnums=1)(unembed.T, t) for t in (True, False)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), ours, theirs)
+    assert np.abs(theirs[1][1]).min() > 0
 
 
 def test_gradient_equals_finite_differences():

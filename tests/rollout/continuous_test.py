@@ -1,5 +1,6 @@
 """Requests that enter while others are under way."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -147,6 +148,83 @@ def test_little_more_is_computed_than_the_distinct_tokens():
     assert engine.counters.tokens_fed == fed > 2 * len(distinct)
     assert engine.counters.tokens_generated == sampled
     assert engine.counters.tokens_prefilled <= 1.3 * len(distinct)
+
+
+@pytest.fixture(scope="module")
+def apart():
+    """Slots in two lanes, on a mesh of one device as in training."""
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    made = make_engine(
+        lanes=2, span_buckets=(), prefill_buckets=(16,), row_sharding=rows
+    )
+    made.set_params(on_one_device())
+    made.warm_up()
+    return made
+
+
+def on_one_device(seed=0):
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return jax.device_put(make_params(seed), whole)
+
+
+def test_lanes_give_the_same_texts_and_compile_nothing_of_their_own(engine, apart):
+    made, _ = drive(engine, ragged(), 1.0)
+    apart.set_params(on_one_device())
+    before = apart.counters.compilations
+    same, sizes = drive(apart, ragged(), 1.0)
+    assert max(sizes) < SLOTS
+    assert [got.tokens for _, got in same] == [got.tokens for _, got in made]
+    check_log_probs(make_params(), *zip(*same[::3]), 1.0)
+    # Slots 3 and 4 lie in different lanes: each computes the context for itself.
+    [context] = prompts([12], seed=9)
+    computed = apart.counters.tokens_prefilled
+    apart.generate([request(i, context) for i in (2, 3, 4, 5)], temperature=1.0)
+    assert apart.counters.tokens_prefilled - computed == 2 * 11 + 4
+    assert apart.counters.compilations == before
+    apart.set_params(on_one_device(1))
+    asked = [request(i, context) for i in (0, 7)]
+    results = apart.generate(asked, temperature=1.0)
+    check_log_probs(make_params(1), asked, results, 1.0)
+
+
+def test_lanes_drop_what_was_cancelled(engine, apart):
+    params = on_one_device()
+    apart.set_params(params)
+    contexts = prompts([9] * SLOTS, seed=3)
+    asked = [
+        request(i, tokens, max_new_tokens=2 + 4 * (i % 3))
+        for i, tokens in enumerate(contexts)
+    ]
+    apart.submit(asked, temperature=1.0)
+    assert 0 < len(apart.wait()) < SLOTS
+    apart.cancel()
+    assert apart.wait() == []
+    expected = engine.generate(asked, temperature=1.0)
+    made = apart.generate(asked, temperature=1.0)
+    assert [got.tokens for got in made] == [got.tokens for got in expected]
+    decoding = apart._decoding
+    apart.set_params(params)
+    assert apart._decoding is decoding, "the same arrays were taken apart again"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"lanes": 3, "row_buckets": None},
+            "lanes: expected a divisor of the 8 slots, .* got 3",
+        ),
+        ({"lanes": 2, "row_buckets": None}, "and 1 where rows are spread .* got 2"),
+        ({}, r"row_buckets: expected all slots or none .* got \(2,\)"),
+    ],
+)
+def test_rows_over_devices_are_neither_cut_nor_in_lanes(options, match):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    with pytest.raises(ValueError, match=match):
+        make_engine(**options, row_sharding=rows)
 
 
 def test_nothing_compiles_however_requests_come(engine):

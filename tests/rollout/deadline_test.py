@@ -3,7 +3,9 @@ import time
 
 import pytest
 
+from mempo_jax.rollout import deadline, http_client
 from mempo_jax.rollout.deadline import HungCallError, run_all
+from tests.rollout.http_case import make_http_engine, requests
 
 
 def give(value):
@@ -70,3 +72,45 @@ def test_no_call_is_made_twice_however_close_the_race(limit):
         assert len(results) == 4
         for number, result in enumerate(results):
             assert result == number or isinstance(result, HungCallError)
+
+
+class Enough(BaseException):
+    pass
+
+
+def test_whoever_waits_may_be_told_that_it_is_enough(monkeypatch):
+    monkeypatch.setattr(deadline, "PAUSE_S", 0.01)
+    gate, later, asked = threading.Event(), threading.Event(), []
+
+    def between():
+        asked.append(0)
+        if len(asked) == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        run_all([gate.wait, later.set], 60, between)
+    gate.set()
+    assert not later.wait(0.1), "what had not begun is not begun any more"
+    assert run_all([give(1)], 60, between) == [1]
+
+
+def test_a_wait_for_the_server_can_be_left(monkeypatch):
+    monkeypatch.setattr(deadline, "PAUSE_S", 0.01)
+    gate = threading.Event()
+
+    class Silent:
+        def post(self, *given):
+            gate.wait(20)
+            raise http_client.ServerFaultError("late")
+
+    engine = make_http_engine("nowhere", Silent())
+
+    def leave():
+        raise KeyboardInterrupt
+
+    engine.between = leave
+    engine.submit(requests(2), temperature=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        engine.wait()
+    engine.cancel()
+    gate.set()

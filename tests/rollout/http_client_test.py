@@ -97,6 +97,32 @@ def test_bytes_that_drip_in_run_out_of_time_too():
         assert time.monotonic() - began < 0.9
 
 
+def test_headers_that_drip_in_run_out_of_time_too():
+    """Each comes in time, all together do not."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            connection, _ = listener.accept()
+            with connection:
+                try:
+                    connection.recv(1 << 16)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                    for number in range(40):
+                        time.sleep(0.1)
+                        connection.sendall(b"X-%d: y\r\n" % number)
+                except OSError:
+                    pass  # the client has given up
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        client = make_client(
+            f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.4, retries=0
+        )
+        with pytest.raises(ServerFaultError, match=r"no answer within 0\.4 s"):
+            client.get("/health")
+        thread.join(5)
+
+
 def test_json_that_is_cut_off(server):
     server.cut = 5
     with pytest.raises(ServerFaultError, match=r"no whole JSON|no answer"):

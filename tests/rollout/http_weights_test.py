@@ -1,6 +1,8 @@
 """New weights reach a server through a directory that it is told to read."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from mempo_jax.models import hf
 from mempo_jax.rollout.http_client import ServerError
 from mempo_jax.rollout.http_weights import (
+    LOCK,
     Call,
     DirectoryPublisher,
     check_directory,
@@ -79,6 +82,39 @@ def test_a_server_that_does_not_take_them_is_an_error(tmp_path):
     )
     with pytest.raises(ServerError, match=r"did not take the .*shapes differ"):
         publish(None)
+
+
+HOLD = """
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_process_alone_writes_to_a_directory(tmp_path):
+    wrote = []
+
+    def make():
+        client, save = make_client("http://x"), lambda *given: wrote.append(given)
+        return DirectoryPublisher(client, tmp_path, save, [], 1.0)
+
+    publish, again = make(), make()
+    command = [sys.executable, "-S", "-c", HOLD, tmp_path / LOCK]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ServerError, match="another process writes its weights"):
+            publish("mine")
+        assert not wrote
+        other.communicate("")
+    publish("mine")
+    again("mine too")
+    assert len(wrote) == 2
+    code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | 4)"
+    late = [sys.executable, "-S", "-c", code, tmp_path / LOCK]
+    assert subprocess.run(late, capture_output=True, check=False).returncode != 0
 
 
 @pytest.mark.parametrize("line", ["reload", "", "/reload {", "/reload model"])

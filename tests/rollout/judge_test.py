@@ -1,14 +1,22 @@
 """The policy as judge: what it asks, and that nothing but the texts decides."""
 
+import functools
 import itertools
 import random
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mempo_jax.memory import Verdict
-from mempo_jax.rollout.judge import PolicyJudge, Questions, answer_ids, verdict
+from mempo_jax.rollout.judge import (
+    PolicyJudge,
+    Questions,
+    answer_ids,
+    score,
+    verdict,
+)
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.compilations import CompilationCounter
 from mempo_jax.training.sharding import make_mesh, row_sharding
@@ -74,6 +82,26 @@ def test_a_verdict_is_yes_against_no_behind_two_questions(judge):
     ]
     assert judge.many(short) == expected
     assert len(set(judge.many(PAIRS))) > 1, "the pairs should not all be judged alike"
+
+
+def test_in_bfloat16_the_output_matrix_is_rounded_as_in_training():
+    draw = np.random.default_rng(0).normal
+    states = jnp.asarray(draw(size=(2, 3, 16)), jnp.bfloat16)
+    unembed = draw(size=(16, 30)).astype(np.float32)
+
+    class Fixed:
+        def unembed(self, params):
+            return params
+
+        def hidden(self, params, tokens, mask):
+            return states
+
+    run = jax.jit(functools.partial(score, Fixed()))
+    answers = np.array([4, 9], np.int32)
+    got = run(unembed, np.zeros((2, 3), np.int32), np.array([3, 1], np.int32), answers)
+    rounded = np.asarray(jnp.asarray(unembed).astype(jnp.bfloat16), np.float64)
+    logits = np.asarray(states, np.float64)[[0, 1], [2, 0]] @ rounded
+    np.testing.assert_allclose(got, logits[:, 4] - logits[:, 9], atol=1e-5)
 
 
 @pytest.mark.parametrize(
