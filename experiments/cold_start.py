@@ -85,6 +85,7 @@ def _write(path: pathlib.Path, settings: Any) -> int:
     suite, bars = parts.make_suite(settings), Bars()
     tokenizer = parts.initial_policy(suite, settings).tokenizer
     episodes = parts.make_episodes(suite, settings)
+    expert = parts.make_expert(suite, settings)
     count = settings.train.demonstrations
     tasks = [suite.task("train", index) for index in range(count)]
 
@@ -97,7 +98,7 @@ def _write(path: pathlib.Path, settings: Any) -> int:
             yield line
 
     try:
-        made = shown(records(make, tasks, suite.expert(), tokenizer))
+        made = shown(records(make, tasks, expert, tokenizer))
         write_demonstrations(path, made)
     except OSError as error:
         raise ConfigError(f"--demonstrations={path}: {error}") from error

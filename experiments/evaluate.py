@@ -1,13 +1,15 @@
 """A trained policy beside baselines: success against tokens, in one table and a plot.
 
     python -m experiments.evaluate --workdir=DIR [--baselines=all|a,b] [--tasks=N]
-        [--out=DIR]
+        [--reader=script|policy] [--out=DIR]
 
 DIR is a finished run of experiments.train. Policies: full_history, no_memory, rag,
 rag_unlimited, paging, paging_joined, rolling (rules, answered by a script that reads
 what stands in their context), cold_start, trained, and trained_read_by_script (what
-the trained policy wrote, answered by that same script). All run the same held-out
-tasks. Writes evaluation.json, evaluation.csv and evaluation.png.
+the trained policy wrote, answered by that same script). With --reader=policy the rules
+decide what is kept, and the trained policy answers for them in the context that they
+leave; one that its engine cannot hold counts as an overflow. All run the same held-out
+tasks. Writes evaluation.json and evaluation.csv after each row, evaluation.png at last.
 """
 
 import json
@@ -30,6 +32,9 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "tasks", None, "held-out tasks; the run's own number if left", flag_values=OPTIONS
 )
+flags.DEFINE_string(
+    "reader", "script", "who answers for rules: script or policy", flag_values=OPTIONS
+)
 flags.DEFINE_string("out", "", "where to write; --workdir if left", flag_values=OPTIONS)
 
 
@@ -49,20 +54,29 @@ def main(command: Command) -> int:
     from experiments.progress import Bars
     from mempo_jax.evaluation.table import lines
     from mempo_jax.rollout.http_client import ServerError
-    from mempo_jax.training.compare import compare, names_of
+    from mempo_jax.training.compare import WHO_READS, compare, names_of
     from mempo_jax.training.rundir import RunDir
 
     names_of(options.baselines)
+    if options.reader not in WHO_READS:
+        raise ConfigError(f"--reader={options.reader}: expected one of {WHO_READS}")
     out = pathlib.Path(options.out or workdir)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out={out}: {error}") from error
     tasks = options.tasks or settings.train.eval_tasks
-    bars = Bars()
+    bars, about = Bars(), {"suite": settings.env.name, "tasks": tasks}
+    about["reader"] = options.reader
     try:
         rows, missing = compare(
-            RunDir(str(workdir)), settings, options.baselines, tasks, bars
+            RunDir(str(workdir)),
+            settings,
+            options.baselines,
+            tasks,
+            bars,
+            reads=options.reader,
+            on_row=lambda rows: _write(out, rows, about),
         )
     except ServerError as error:
         bars.close()
@@ -70,7 +84,7 @@ def main(command: Command) -> int:
     for name, why in missing.items():
         print(f"left out: {name}: {why}", file=sys.stderr)
     print("\n".join(lines(rows)))
-    _write(out, rows, tasks, settings.env.name)
+    print(f"in {out}: {_plotted(out, rows, about)}")
     return 0
 
 
@@ -92,21 +106,27 @@ def _finished(workdir: pathlib.Path) -> dict:
     return read_json(workdir / "config.json")
 
 
-def _write(out: pathlib.Path, rows: list, tasks: int, suite: str) -> None:
-    from mempo_jax.evaluation.plots import plot_rows
+def _write(out: pathlib.Path, rows: list, about: dict) -> None:
     from mempo_jax.evaluation.table import to_csv
     from mempo_jax.training.rundir import write_text
 
-    whole = {"suite": suite, "tasks": tasks, "rows": rows}
+    whole = about | {"rows": rows}
     write_text(out / "evaluation.json", json.dumps(whole, indent=1) + "\n")
     write_text(out / "evaluation.csv", to_csv(rows))
-    said = f"in {out}: evaluation.json, evaluation.csv"
+
+
+def _plotted(out: pathlib.Path, rows: list, about: dict) -> str:
+    """Draws the picture, and says what files there are."""
+    from mempo_jax.evaluation.plots import plot_rows
+
+    title = f"{about['suite']}, {about['tasks']} held-out tasks"
+    if about["reader"] == "policy":
+        title += ", the policy answers for rules"
     try:
-        plot_rows(out / "evaluation.png", rows, f"{suite}, {tasks} held-out tasks")
+        plot_rows(out / "evaluation.png", rows, title)
     except ImportError:
-        print(f"{said}; no plot without matplotlib (extra [plots])")
-        return
-    print(f"{said}, evaluation.png")
+        return "evaluation.json, evaluation.csv; no plot without matplotlib ([plots])"
+    return "evaluation.json, evaluation.csv, evaluation.png"
 
 
 if __name__ == "__main__":

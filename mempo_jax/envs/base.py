@@ -102,6 +102,7 @@ class Situation:
     recalled: tuple[str, ...]
     queries: tuple[str, ...]
     goal: str = ""
+    block: str = ""  # that the context rule "rolling" carries along
 
 
 ScriptedPolicy = Callable[[Situation, np.random.Generator], str]

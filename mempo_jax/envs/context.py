@@ -24,7 +24,11 @@ RULES = ("append", "window", "budget", "rolling")
 
 @dataclasses.dataclass(frozen=True)
 class ContextSettings:
-    """One rule and its limits; ``max_context_tokens`` bounds what is fed in a turn."""
+    """One rule and its limits.
+
+    max_context_tokens: fed in a turn, at most. rolling_lines: that demonstrations keep
+    in the block of rule "rolling".
+    """
 
     rule: str
     window_turns: int
@@ -34,6 +38,7 @@ class ContextSettings:
     instructions: str
     instruction_variants: tuple[str, ...]
     reminder: str
+    rolling_lines: int
 
     def variant(self, number: int) -> ContextSettings:
         """The settings with the instructions of one member of a group.
@@ -55,6 +60,11 @@ class ContextSettings:
                 raise ValueError(
                     f"config.context.{field}: expected >= 0, got {getattr(self, field)}"
                 )
+        if self.rolling_lines < 1:
+            raise ValueError(
+                "config.context.rolling_lines: expected at least 1, got "
+                f"{self.rolling_lines}"
+            )
         if not all(self.instruction_variants):
             raise ValueError(
                 "config.context.instruction_variants: expected texts that are not "
@@ -99,7 +109,7 @@ class Context:
         self._system = "\n".join(part for part in parts if part)
         self._past: list[tuple[str, int]] = []
         self._shown: str | None = None  # the user text of the turn under way
-        self._block = ""
+        self.block = ""  # as the policy last rewrote it
         self.rebuilds = 0
 
     def view(self, user: str, whole: str, moved: bool, measure: Measure) -> View | None:
@@ -134,16 +144,16 @@ class Context:
         answer rewrote, if it did."""
         self._past.append((self._shown or "", turn))
         if block is not None:
-            self._block = block
+            self.block = block
 
     def _rebuilds_now(self, moved: bool) -> bool:
         rule = self._settings.rule
         return (rule == "window" and moved) or rule == "rolling"
 
     def _system_now(self) -> str:
-        if self._settings.rule != "rolling" or not self._block:
+        if self._settings.rule != "rolling" or not self.block:
             return self._system
-        return f"{self._system}{block_text(self._block)}"
+        return f"{self._system}{block_text(self.block)}"
 
     def _fits(self, view: View, measure: Measure) -> bool:
         return measure(view) <= self._settings.max_context_tokens

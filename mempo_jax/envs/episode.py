@@ -87,8 +87,9 @@ class Episode:
 
     def situation(self) -> Situation:
         """For scripted policies: the observation and what this turn's recalls gave."""
-        recalled, queries = tuple(self._recalled), tuple(self._queries)
-        return Situation(self._observation, recalled, queries, self.env.goal)
+        goal, block = self.env.goal, self._context.block
+        recalls = tuple(self._recalled), tuple(self._queries)
+        return Situation(self._observation, *recalls, goal, block)
 
     def observe(self, measure: Measure = lambda view: 0) -> View | None:
         """What the policy sees now; None, and OVERFLOW, where no context fits."""
@@ -206,10 +207,8 @@ class Episode:
         elif op.kind == "recall":
             self._recall(op)
         elif op.kind == "merge":
-            text = op.content or None
-            error = bank.merge(
-                op.args["ids"], text=text, step=turn, token_span=span
-            ).error
+            ids, text = op.args["ids"], op.content or None
+            error = bank.merge(ids, text=text, step=turn, token_span=span).error
         elif op.kind == "delete":
             error = bank.delete(op.args["ids"], step=turn, token_span=span).error
         else:

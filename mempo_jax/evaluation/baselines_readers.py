@@ -16,6 +16,10 @@ from mempo_jax.envs.dialogue_expert import QUESTION, read_answer
 from mempo_jax.envs.ledger import UNKNOWN, VALUES
 from mempo_jax.evaluation.baselines_babi import BabiReader
 
+# An action that ends so is continued by the policy. Half a surrogate pair: no ids
+# decode to it, so nothing that was sampled and is replayed can end so.
+SPEAK = "\ud800"
+
 
 class Reader(Protocol):
     """How one suite's observations are noted, looked up and answered.
@@ -42,6 +46,20 @@ class Reader(Protocol):
     def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
         """The action that answers."""
         ...
+
+
+class PolicyAnswers:
+    """A suite's reader, but for its answers: a policy says them in the context that the
+    rule leaves.
+
+    reader: knows what to note, what to look up and when.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self.notes, self.queries, self.move = reader.notes, reader.queries, reader.move
+
+    def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        return SPEAK
 
 
 class LedgerReader:

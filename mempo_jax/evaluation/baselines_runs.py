@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mempo_jax.envs import Episode, Task, View
-from mempo_jax.evaluation.baselines import Action, Rule, Seen
+from mempo_jax.envs import Episode, Status, Task, View
+from mempo_jax.evaluation.baselines import Rule, Seen
+from mempo_jax.evaluation.baselines_readers import SPEAK
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.deadline import run_all
 from mempo_jax.rollout.finished import failed, fault, finished
+from mempo_jax.rollout.sampler import SamplingFault
 from mempo_jax.rollout.segments import SegmentBuilder
 from mempo_jax.rollout.trajectory import Trajectory
 
@@ -28,12 +30,16 @@ class Told:
     writes: tuple[frozenset[int], ...] | None = None
 
 
+Speak = Callable[[list[int], int], list[int] | None]
+
+
 def run_rule(
     task: Task,
     make_episode: Callable[[], Episode],
     make_rule: Callable[[], Rule],
     tokenizer: Tokenizer,
     limit_s: float,
+    speak: Speak | None = None,
 ) -> Told:
     """One trajectory of a rule.
 
@@ -41,6 +47,9 @@ def run_rule(
     (``sampling.max_new_tokens``) do not bind it.
 
     limit_s: seconds for each call of the environment; a fault costs the trajectory.
+    speak: (context ids, turn) -> what the policy says there, for readers that let it
+      answer; None where it cannot read so much, and the trajectory ends as OVERFLOW;
+      a SamplingFault costs it.
     """
     [episode] = run_all([make_episode], limit_s)
     if isinstance(episode, Exception):
@@ -56,26 +65,59 @@ def run_rule(
         old = 0 if view.fresh else len(before)
         size = len(builder.show(view, episode.turn))
         limit = rule.context.max_context_tokens
-        action = rule.act(standing.seen(view, size / limit, (size - old) / limit))
-        failure = _turn(episode, builder, tokenizer, action, limit_s)
+        seen = standing.seen(view, size / limit, (size - old) / limit)
+        action = rule.act(seen)
+        try:
+            said = _said(action.text, builder, tokenizer, episode.turn, speak)
+        except SamplingFault as error:
+            failure = fault(error)
+            break
+        if said is None:
+            episode.status = Status.OVERFLOW
+            break
+        failure = _turn(episode, builder, said, limit_s)
         told += action.told
+        if action.text.endswith(SPEAK):  # it may have written, too
+            writes = sum(record.kind == "write" for record in episode.bank.log)
+            told += [frozenset({seen.index})] * (writes - len(told))
     made = finished(task, 0, episode, builder, failure, limit_s)
     return Told(made, tuple(told) if told else None)
+
+
+def _said(
+    text: str,
+    builder: SegmentBuilder,
+    tokenizer: Tokenizer,
+    turn: int,
+    speak: Speak | None,
+) -> tuple[str, list[int]] | None:
+    """An action and its ids, of which a policy may say the end."""
+    text, asks = text.removesuffix(SPEAK), text.endswith(SPEAK)
+    ids = [*tokenizer.encode(text)]
+    if asks:
+        if speak is None:
+            raise ValueError(
+                "a reader lets the policy answer: expected speak, got None"
+            )
+        more = speak([*builder.segments[-1].tokens, *ids], turn)
+        if more is None:
+            return None
+        return text + tokenizer.decode(more), [*ids, *more]
+    if not text.endswith(("</mem_recall>", "</act>", "</answer>")):
+        ids.append(tokenizer.end_id)
+    return text, ids
 
 
 def _turn(
     episode: Episode,
     builder: SegmentBuilder,
-    tokenizer: Tokenizer,
-    action: Action,
+    said: tuple[str, list[int]],
     limit_s: float,
 ) -> str | None:
     """One action; what went wrong, if anything."""
-    ids = [*tokenizer.encode(action.text)]
-    if not action.text.endswith(("</mem_recall>", "</act>", "</answer>")):
-        ids.append(tokenizer.end_id)
+    text, ids = said
     builder.acted(ids, np.zeros(len(ids)), episode.turn)
-    episode.decide(action.text)
+    episode.decide(text)
     [result] = run_all([episode.advance], limit_s)
     return fault(result) if isinstance(result, Exception) else None
 

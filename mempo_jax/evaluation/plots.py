@@ -1,7 +1,12 @@
-"""Pictures of a comparison; they need matplotlib (extra [plots])."""
+"""Pictures of a comparison and of a run; they need matplotlib (extra [plots]).
+
+What ends in ``_figure`` returns a matplotlib figure, which a notebook shows inline;
+what begins with ``plot_`` writes one to a file.
+"""
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,15 +18,48 @@ COSTS = {
     "tokens_total": "tokens fed in a task",
 }
 LEARNT = ("trained", "trained_read_by_script")
+# The curves of a run: by panel, the metrics in it and how the legend calls them.
+PANELS = {
+    "success in training": {"success": "success", "reward": "reward"},
+    "what it writes": {
+        "write_precision": "precision: of the writes, useful",
+        "write_recall": "recall: of the useful, written",
+    },
+    "operations in a turn": {
+        "ops_per_turn/write": "write",
+        "ops_per_turn/recall": "recall",
+        "ops_per_turn/skip": "skip",
+        "ops_per_turn/malformed": "malformed",
+    },
+    "inside the groups": {
+        "reward_std_in_group": "std of the rewards",
+        "degenerate_groups": "share without contrast",
+        "edit_distance": "edit distance",
+    },
+    "KL to the initial policy, nats": {"kl": "KL"},
+    "entropy of a token, nats": {"entropy": "entropy"},
+}
+COLUMNS = 3
+SMOOTHED = 5  # steps of the running mean
+DASHES = ("-", "--", "-.", ":")  # so that a curve that covers another shows it
 
 
 def plot_rows(file: pathlib.Path, rows: Sequence[Row], title: str) -> None:
-    """Success against cost in tokens, a point a policy with 95 % intervals.
+    """Writes ``rows_figure``.
 
     Raises:
       ImportError: matplotlib is not installed. OSError: the file cannot be written.
     """
-    figure, axes = _figure(len(COSTS))
+    _save(rows_figure(rows, title), file)
+
+
+def rows_figure(rows: Sequence[Row], title: str) -> Any:
+    """Success against cost in tokens, a point a policy with 95 % intervals.
+
+    Raises:
+      ImportError: matplotlib is not installed.
+    """
+    figure, axes = _figure(1, len(COSTS))
     for axis, (cost, label) in zip(axes, COSTS.items(), strict=True):
         for number, each in enumerate(rows):
             _point(axis, each, cost, number)
@@ -32,7 +70,73 @@ def plot_rows(file: pathlib.Path, rows: Sequence[Row], title: str) -> None:
     axes[0].set_ylabel("success, 95 % interval")
     axes[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.suptitle(title)
-    _save(figure, file)
+    figure.tight_layout()
+    return figure
+
+
+def plot_curves(
+    file: pathlib.Path, steps: Sequence[Mapping[str, Any]], title: str
+) -> None:
+    """Writes ``curves_figure``; raises as ``plot_rows``, and as that."""
+    _save(curves_figure(steps, title), file)
+
+
+def curves_figure(steps: Sequence[Mapping[str, Any]], title: str) -> Any:
+    """The curves of a run over its steps, a panel for each of ``PANELS``: what was
+    measured, pale, and its running mean over five steps.
+
+    Panels of which nothing was measured are left out.
+
+    Args:
+      steps: rows of metrics.jsonl, see ``training.metrics.read_metrics``.
+
+    Raises:
+      ImportError: matplotlib is not installed. ValueError: nothing was measured.
+    """
+    shown = {
+        panel: known
+        for panel, names in PANELS.items()
+        if (known := _measured(steps, names))
+    }
+    if not shown:
+        raise ValueError(
+            f"curves of {len(steps)} steps: expected a run's metrics.jsonl, got rows "
+            f"with none of {', '.join(n for p in PANELS.values() for n in p)}"
+        )
+    figure, axes = _figure(-(-len(shown) // COLUMNS), COLUMNS)
+    for axis in axes.flat[len(shown) :]:
+        axis.remove()
+    for axis, (panel, curves) in zip(axes.flat, shown.items(), strict=False):
+        for number, (label, (at, values)) in enumerate(curves.items()):
+            color, dash = f"C{number}", DASHES[number % len(DASHES)]
+            axis.plot(at, values, color=color, alpha=0.25)
+            axis.plot(at, _running_mean(values), dash, color=color, label=label)
+        axis.set_title(panel, fontsize=10)
+        axis.set_xlabel("step")
+        axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    figure.suptitle(title)
+    figure.tight_layout()
+    return figure
+
+
+def _measured(
+    steps: Sequence[Mapping[str, Any]], names: Mapping[str, str]
+) -> dict[str, tuple[list[int], list[float]]]:
+    """(steps, values) by label, of the metrics that some step has."""
+    curves = {}
+    for name, label in names.items():
+        known = [r for r in steps if r.get(name) is not None]
+        if known:
+            curves[label] = [r["step"] for r in known], [r[name] for r in known]
+    return curves
+
+
+def _running_mean(values: Sequence[float]) -> list[float]:
+    """Means over the last five values; fewer at the start."""
+    windows = (values[max(0, n - SMOOTHED) : n] for n in range(1, len(values) + 1))
+    return [math.fsum(window) / len(window) for window in windows]
 
 
 def plot_lengths(file: pathlib.Path, rows: Mapping[int, Sequence[Row]]) -> None:
@@ -40,7 +144,7 @@ def plot_lengths(file: pathlib.Path, rows: Mapping[int, Sequence[Row]]) -> None:
 
     rows: of a comparison, by the turns of its tasks. Raises as ``plot_rows``.
     """
-    figure, axes = _figure(2)
+    figure, axes = _figure(1, 2)
     names = list(dict.fromkeys(each["policy"] for at in rows for each in rows[at]))
     measures = ("success_sampled", "tokens_peak")
     for axis, measure in zip(axes, measures, strict=True):
@@ -57,6 +161,7 @@ def plot_lengths(file: pathlib.Path, rows: Mapping[int, Sequence[Row]]) -> None:
     axes[1].set_ylabel("tokens in the longest turn")
     _log_axis(axes[1].yaxis, axes[1].set_yscale)
     axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.tight_layout()
     _save(figure, file)
 
 
@@ -108,13 +213,12 @@ def _log_axis(axis: Any, set_scale: Any) -> None:
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def _figure(columns: int) -> tuple[Any, Any]:
+def _figure(rows: int, columns: int) -> tuple[Any, Any]:
     from matplotlib.figure import Figure  # draws without a screen
 
-    figure = Figure(figsize=(5 * columns + 1.5, 4))
-    return figure, figure.subplots(1, columns)
+    figure = Figure(figsize=(5 * columns + 1.5, 4 * rows))
+    return figure, figure.subplots(rows, columns)
 
 
 def _save(figure: Any, file: pathlib.Path) -> None:
-    figure.tight_layout()
     figure.savefig(file, dpi=150)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from mempo_jax.envs import Episode, Task, TaskSuite
 from mempo_jax.evaluation import baselines
 from mempo_jax.evaluation.baselines import Replay, Rule
-from mempo_jax.evaluation.baselines_readers import READERS, Reader
+from mempo_jax.evaluation.baselines_readers import READERS, PolicyAnswers, Reader
 from mempo_jax.evaluation.baselines_runs import Told, run_rule
 from mempo_jax.evaluation.categories import by_category
 from mempo_jax.evaluation.table import Row, row
 from mempo_jax.memory import Bank, BankConfig
 from mempo_jax.models.tokenizer import Tokenizer
+from mempo_jax.rollout.collect import Job
+from mempo_jax.rollout.slots import Request
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError, nearest
 from mempo_jax.training import advisors, parts
@@ -27,6 +30,8 @@ from mempo_jax.training.rundir import RunDir
 
 MODELS = ("cold_start", "trained")
 READ_BY_SCRIPT = "trained_read_by_script"  # its memory, with the rules' reader
+DECODINGS = ("sampled", "greedy")
+WHO_READS = ("script", "policy")  # who answers for the rules
 NAMES = (*baselines.RULES, *MODELS, READ_BY_SCRIPT)
 
 
@@ -49,14 +54,21 @@ def names_of(said: str) -> list[str]:
 class Comparison:
     """Makes the rows of a finished run, one policy after the other.
 
+    reads: who answers for the rules, "script" or "policy", the trained one.
+
     Raises:
       ConfigError: what the config names cannot be had.
     """
 
     def __init__(
-        self, place: RunDir, settings: RunSettings, tasks: int, progress: Progress
+        self,
+        place: RunDir,
+        settings: RunSettings,
+        tasks: int,
+        progress: Progress,
+        reads: str = "script",
     ) -> None:
-        self._place, self._progress = place, progress
+        self._place, self._progress, self._reads = place, progress, reads
         train = dataclasses.replace(settings.train, eval_tasks=tasks)
         self._settings = dataclasses.replace(settings, train=train)
         self.suite: TaskSuite = parts.make_suite(settings)
@@ -64,11 +76,19 @@ class Comparison:
         self._mesh = parts.make_run_mesh(settings)
         self._policy = parts.load_policy(str(place.policy), settings, self._mesh)
         self._embedder = settings.memory.make_embedder()
-        self._rollouts: Any = None
         self._trained: dict[str, list[Trajectory]] = {}
         self._reader: Reader | None = None
         if settings.env.name in READERS:
             self._reader = READERS[settings.env.name]()
+        if self._reader is not None and reads == "policy":
+            self._reader = PolicyAnswers(self._reader)
+
+    @functools.cached_property
+    def _rollouts(self) -> Any:
+        """The engine, and the collector that drives it."""
+        return parts.make_collector(
+            self._policy, self.suite, self._settings, self._mesh
+        )
 
     def rows(self, names: Sequence[str]) -> Iterator[Row]:
         """A row for each of ``names`` that can be had here; see ``missing``."""
@@ -87,6 +107,8 @@ class Comparison:
         for name in names:
             if name not in MODELS and self._reader is None:
                 why[name] = f"there is no scripted reader of {self.suite.name}"
+            elif name == READ_BY_SCRIPT and self._reads == "policy":
+                why[name] = "the policy reads; that is the row of the trained policy"
             elif name == READ_BY_SCRIPT and self._settings.memory.judge == "policy":
                 why[name] = "memory.judge is 'policy', which a script cannot ask"
             elif name == "cold_start" and not self._place.cold_start.is_dir():
@@ -108,15 +130,9 @@ class Comparison:
         return parts.load_policy(path, self._settings, self._mesh).params
 
     def _sampled(self, name: str, params: Any) -> dict[str, list[Trajectory]]:
-        if self._rollouts is None:
-            self._rollouts = parts.make_collector(
-                self._policy, self.suite, self._settings, self._mesh
-            )
-        engine, collector = self._rollouts
         return {
             how: run_held_out(
-                engine,
-                collector,
+                *self._rollouts,
                 self.suite,
                 self._settings,
                 params,
@@ -124,38 +140,44 @@ class Comparison:
                 stage=f"{name}, {how}",
                 progress=self._progress,
             )
-            for how in ("sampled", "greedy")
+            for how in DECODINGS
         }
 
     def _scripted(self, name: str) -> Row:
         """A row of a rule; of what the trained policy wrote, a rule's own reader
         answering, once for each decoding."""
-        if name != READ_BY_SCRIPT:
-            made = self._runs(name, [None] * len(self._tasks))
+        recorded: dict[str, Any] = dict.fromkeys(DECODINGS, [None] * len(self._tasks))
+        if name == READ_BY_SCRIPT:
+            if not self._trained:
+                self._model("trained")
+            for how in DECODINGS:
+                recorded[how] = [self._actions(t) for t in self._trained[how]]
+        elif self._reads == "script":
+            made = self._runs(name, recorded["greedy"])
             return _with_categories(row(name, made), made)
-        if not self._trained:
-            self._model("trained")
-        sampled, greedy = (
-            self._runs(name, [self._actions(t) for t in self._trained[how]])
-            for how in ("sampled", "greedy")
-        )
+        sampled, greedy = (self._runs(name, recorded[how], how) for how in DECODINGS)
         return _with_categories(row(name, sampled, greedy), sampled)
 
     def _runs(
-        self, name: str, recorded: Sequence[Mapping[int, list[str]] | None]
+        self,
+        name: str,
+        recorded: Sequence[Mapping[int, list[str]] | None],
+        how: str = "greedy",
     ) -> list[Told]:
         made: list[Told] = []
+        if self._reads == "policy":
+            self._rollouts[0].set_params(self._policy.params)
         self._progress(name, 0, len(self._tasks), {})
         for task, actions in zip(self._tasks, recorded, strict=True):
             with warnings.catch_warnings():
                 # Who writes everything merges much; nothing is to be tuned there.
                 warnings.simplefilter("ignore", UserWarning)
-                made.append(self._one(name, task, actions))
+                made.append(self._one(name, task, actions, how))
             self._progress(name, len(made), len(self._tasks), {})
         return made
 
     def _one(
-        self, name: str, task: Task, actions: Mapping[int, list[str]] | None
+        self, name: str, task: Task, actions: Mapping[int, list[str]] | None, how: str
     ) -> Told:
         s = self._settings
         context, bank = s.context, s.memory.bank()
@@ -173,7 +195,26 @@ class Comparison:
         def make_episode() -> Episode:
             return self._episode(name, task, context, bank)
 
-        return run_rule(task, make_episode, make_rule, tokenizer, s.env.step_timeout_s)
+        limit, speak = s.env.step_timeout_s, partial(self._speak, task, how)
+        return run_rule(task, make_episode, make_rule, tokenizer, limit, speak)
+
+    def _speak(
+        self, task: Task, how: str, context: list[int], turn: int
+    ) -> list[int] | None:
+        """What the trained policy says here; None where its engine has no room."""
+        s = self._settings
+        decoding = parts.decoding(s, greedy=how == "greedy")
+        if len(context) + decoding.max_new_tokens > s.max_segment_tokens:
+            return None
+        key = Job(task, 0, s.seed, "evaluate", 0).turn_key(turn)
+        request = Request(0, context, key, decoding.max_new_tokens)
+        [made] = self._rollouts[0].generate(
+            [request],
+            temperature=decoding.temperature,
+            top_p=decoding.top_p,
+            top_k=decoding.top_k,
+        )
+        return made.tokens
 
     def _episode(self, name: str, task: Task, context: Any, bank: BankConfig) -> Any:
         s = self._settings
@@ -211,8 +252,19 @@ def compare(
     said: str,
     tasks: int,
     progress: Progress = quiet,
+    *,
+    reads: str = "script",
+    on_row: Callable[[Sequence[Row]], None] = lambda rows: None,
 ) -> tuple[list[Row], dict[str, str]]:
-    """Rows of the policies that ``said`` names, and why others of them are lacking."""
+    """Rows of the policies that ``said`` names, and why others of them are lacking.
+
+    reads: who answers for the rules, see ``Comparison``. on_row: told the rows so far
+    whenever there is one more.
+    """
     names = names_of(said)
-    comparison = Comparison(place, settings, tasks, progress)
-    return list(comparison.rows(names)), comparison.missing(names)
+    comparison = Comparison(place, settings, tasks, progress, reads)
+    rows: list[Row] = []
+    for made in comparison.rows(names):
+        rows.append(made)
+        on_row(rows)
+    return rows, comparison.missing(names)

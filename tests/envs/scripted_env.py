@@ -64,6 +64,7 @@ def context(**changes):
         "summary_titles": 2,
         "instructions": "use memory",
         "instruction_variants": (),
+        "rolling_lines": 4,
         "reminder": "remember ?",
     }
     return ContextSettings(**{**settings, **changes})

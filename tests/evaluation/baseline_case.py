@@ -60,7 +60,7 @@ def make_rule(name, s, reader=None, rule=None, **more):
     return rule(reader or LedgerReader(), s.episode(), context, count, **more)
 
 
-def run(name, index=0, s=None, *, env=None, reader=None, rule=None, **more):
+def run(name, index=0, s=None, *, env=None, reader=None, rule=None, speak=None, **more):
     """One trajectory of a rule on a held-out ledger task."""
     s = s or settings()
     task = suite().task("test", index)
@@ -70,4 +70,5 @@ def run(name, index=0, s=None, *, env=None, reader=None, rule=None, **more):
         lambda: make_rule(name, s, reader, rule, **more),
         tokenizer(),
         20.0,
+        speak,
     )

@@ -62,8 +62,29 @@ def test_rules_are_run_on_the_tasks_of_the_policies(run, whole):
     assert rows["cold_start"] | {"policy": ""} != rows["trained"] | {"policy": ""}
 
 
+def test_the_policy_may_answer_for_the_rules(run, tmp_path, capsys):
+    asked = "--baselines=rag,paging,trained_read_by_script", "--reader=policy"
+    with pytest.raises(SystemExit) as ended:
+        launch(
+            evaluate.main,
+            evaluate.OPTIONS,
+            required=("workdir",),
+            argv=[f"--workdir={run}", "--tasks=4", f"--out={tmp_path}", *asked],
+        )
+    assert not ended.value.code
+    made = json.loads((tmp_path / "evaluation.json").read_text())
+    assert made["reader"] == "policy"
+    rows = {each["policy"]: each for each in made["rows"]}
+    assert list(rows) == ["rag", "paging", "trained"]
+    # A policy that was not trained answers wrong what a script read right.
+    assert rows["rag"]["success_sampled"]["mean"] == 0.0
+    assert rows["rag"]["failed"] == 0
+    assert "left out: trained_read_by_script" in capsys.readouterr().err
+
+
 def refused(capsys, *argv):
-    defaults = ("--baselines=all", "--tasks=1", "--out=")  # flags keep their values
+    # Flags keep their values.
+    defaults = ("--baselines=all", "--tasks=1", "--out=", "--reader=script")
     with pytest.raises(SystemExit) as caught:
         launch(
             evaluate.main,
@@ -85,6 +106,7 @@ def test_what_is_refused(capsys, run, tmp_path):
     assert "found no config.json" in refused(capsys, f"--workdir={tmp_path}")
     assert "the nearest is no_memory" in said("--baselines=rag,no_memry")
     assert "--tasks=0: expected at least 1" in said("--tasks=0")
+    assert "--reader=me: expected one of" in said("--reader=me")
     assert "--out=/dev/null/x: " in said("--out=/dev/null/x")
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
