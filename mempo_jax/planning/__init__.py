@@ -1,0 +1,1 @@
+"""What a run needs of named hardware, told without that hardware."""

@@ -1,0 +1,116 @@
+"""What named chips have: memory, peak speed, bandwidth; from their makers' tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from mempo_jax.settings import ConfigError
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One device as jax counts them.
+
+    memory: bytes that programs may have. peak: bfloat16 matrix products, dense,
+    FLOP/s. bandwidth: of its memory, bytes/s. link: to the other chips of the slice or
+    box, bytes/s in one direction, all links together. cores: what a name's number
+    counts for one chip. host: chips that one host has, where there are several hosts;
+    alone: most chips of a slice that has one host.
+    """
+
+    name: str
+    kind: str
+    memory: int
+    peak: float
+    bandwidth: float
+    link: float
+    cores: int
+    host: int
+    alone: int
+
+
+# TPUs: Google Cloud's page on each version (chip specifications), of which a little
+# under 2 % of the memory is kept by the runtime. GPUs: NVIDIA's data sheets of the SXM
+# forms (dense figures, without sparsity); memory as the driver reports it.
+_TPU, _GPU = "tpu", "gpu"
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("v4", _TPU, int(31.5 * GIB), 275e12, 1228e9, 150e9, 2, 4, 4),
+        Chip("v5e", _TPU, int(15.75 * GIB), 197e12, 819e9, 200e9, 1, 4, 8),
+        Chip("v5p", _TPU, int(94.5 * GIB), 459e12, 2765e9, 600e9, 2, 4, 4),
+        Chip("v6e", _TPU, int(31.25 * GIB), 918e12, 1638e9, 400e9, 1, 4, 8),
+        Chip("a100", _GPU, int(79.2 * GIB), 312e12, 2039e9, 300e9, 1, 8, 8),
+        Chip("a100-40gb", _GPU, int(39.5 * GIB), 312e12, 1555e9, 300e9, 1, 8, 8),
+        Chip("h100", _GPU, int(79.1 * GIB), 989e12, 3350e9, 450e9, 1, 8, 8),
+        Chip("h200", _GPU, int(139.8 * GIB), 989e12, 4800e9, 450e9, 1, 8, 8),
+    )
+}
+GPU_DEFAULT_SHARE = 0.75  # of a GPU's memory, unless XLA_PYTHON_CLIENT_MEM_FRACTION
+GPU_SHARE = 0.92  # what that variable can be set to
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """So many chips of a kind, as a slice or a box has them."""
+
+    name: str
+    chip: Chip
+    count: int
+
+    @property
+    def hosts(self) -> int:
+        """Processes that a run has there, one a host."""
+        if self.count <= self.chip.alone:
+            return 1
+        return math.ceil(self.count / self.chip.host)
+
+    @property
+    def usable(self) -> int:
+        """Bytes of one chip that a run may fill."""
+        gpu = self.chip.kind == _GPU
+        return int(self.chip.memory * GPU_SHARE) if gpu else self.chip.memory
+
+    @property
+    def topology(self) -> str:
+        """The slice as the TPU compiler names it, "v5e:4x4"."""
+        return f"{self.chip.name}:{'x'.join(map(str, self._sides()))}"
+
+    def _sides(self) -> list[int]:
+        """Near-equal powers of two, two or three of them."""
+        sides = [1, 1, 1] if self.chip.cores == 2 else [1, 1]
+        left, at = self.count, 0
+        while left % 2 == 0:
+            sides[at % len(sides)] *= 2
+            left, at = left // 2, at + 1
+        sides[-1] *= left
+        return sorted(sides, reverse=self.chip.cores == 2)
+
+
+def device(name: str) -> Device:
+    """Reads "v5e-16" or "h100-8".
+
+    The number counts chips; for v4 and v5p, as Google Cloud's names do, TensorCores, of
+    which a chip has two.
+
+    Raises:
+      ConfigError: a chip that is not known, or no such count.
+    """
+    found = re.fullmatch(r"(.+)-(\d+)", name.lower())
+    known = ", ".join(CHIPS)
+    if found is None or found[1] not in CHIPS:
+        raise ConfigError(
+            f"--device={name}: expected a chip and a count, as in v5e-16 or h100-8; "
+            f"chips: {known}"
+        )
+    chip, number = CHIPS[found[1]], int(found[2])
+    if number < 1 or number % chip.cores:
+        raise ConfigError(
+            f"--device={name}: expected a multiple of {chip.cores} behind {chip.name}- "
+            f"(it counts {'TensorCores' if chip.cores > 1 else 'chips'}), got {number}"
+        )
+    return Device(name.lower(), chip, number // chip.cores)

@@ -1,0 +1,163 @@
+"""How long a step may take on named chips: a count of work, not a measurement.
+
+Each stage takes as long as the slowest of three: its matrix products at a share of the
+chip's peak, the bytes that it reads at a share of its memory's bandwidth, the bytes
+that other chips send at a share of the links'.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from mempo_jax.models.layers import DecoderConfig
+from mempo_jax.planning.chips import Device
+from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.sharding import AXES
+
+# Assumed, after what tuned runs of such models reach; nothing here was measured.
+OF_PEAK, OF_BANDWIDTH, OF_LINK = 0.4, 0.6, 0.6
+FLOAT32 = 0.25  # of the bfloat16 peak, for float32 products
+LEFT_OUT = (
+    "work of the host (episodes, memory banks, tokeniser), waiting for the longest "
+    "trajectory, compilation, evaluation, checkpoints, traffic between slices"
+)
+_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a step is taken to consist of: assumptions, but for the trajectories."""
+
+    trajectories: int
+    turns: int
+    turn_tokens: int
+    context_tokens: int
+    rows: int
+    row_tokens: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.trajectories} trajectories of {self.turns} turns, "
+            f"{self.turn_tokens} tokens sampled in each, at a context of "
+            f"{self.context_tokens}; {self.rows} training rows of {self.row_tokens}"
+        )
+
+
+def assumed_work(settings: RunSettings, turns: int = 0, turn_tokens: int = 0) -> Work:
+    """Turns and tokens of a turn where given; else the task's most turns, and half of
+    what a turn may sample. Contexts that are rebuilt are taken as half full."""
+    sampling, env = settings.sampling, settings.env
+    if not turns:
+        own = env.ledger.max_turns if env.name == "ledger" else sampling.max_turns
+        turns = min(own, sampling.max_turns)
+    turn_tokens = turn_tokens or max(1, sampling.max_new_tokens // 2)
+    trajectories = sampling.tasks_per_step * sampling.group_size
+    context = max(1, settings.context.max_context_tokens // 2)
+    buckets = settings.train.length_buckets
+    if settings.context.rule == "append":
+        rows, row_tokens = trajectories, buckets[-1]
+    else:
+        rows = trajectories * turns
+        fits = [size for size in buckets if size >= context + turn_tokens]
+        row_tokens = fits[0] if fits else buckets[-1]
+    return Work(trajectories, turns, turn_tokens, context, rows, row_tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chips:
+    """Speeds of a slice under the assumed shares, and how arrays are split on it."""
+
+    device: Device
+    axes: dict[str, int]
+    sampling_axes: dict[str, int]
+    float32: bool
+
+    def seconds(self, flops: float, reads: float = 0, sent: float = 0) -> float:
+        """flops of all chips together; bytes read and received of one chip."""
+        chip = self.device.chip
+        peak = chip.peak * OF_PEAK * (FLOAT32 if self.float32 else 1)
+        used = math.prod(self.axes.values())
+        return max(
+            flops / used / peak,
+            reads / (chip.bandwidth * OF_BANDWIDTH),
+            sent / (chip.link * OF_LINK),
+        )
+
+
+def seconds(
+    config: DecoderConfig, settings: RunSettings, chips: Chips, work: Work
+) -> dict[str, float]:
+    """By stage of one step; what a server samples is not counted."""
+    stages = {"decode": _decode, "prefill": _prefill}
+    here = stages if settings.engine.kind == "local" else {}
+    made = {name: stage(config, settings, chips, work) for name, stage in here.items()}
+    return made | {
+        "score": _score(config, settings, chips, work),
+        "train": _train(config, settings, chips, work),
+    }
+
+
+def _decode(config, settings, chips, work) -> float:
+    slots, width = settings.sampling.slots, _BYTES[settings.policy.compute_dtype]
+    waves = -(-work.trajectories // slots)
+    steps = waves * work.turns * work.turn_tokens
+    weights = _weights(config, settings) / chips.sampling_axes["tensor"]
+    held = 2 * config.layers * config.kv_heads * config.head_dim * work.context_tokens
+    per_chip = slots / math.prod(chips.axes[axis] for axis in AXES[:2])
+    flops = slots * token_flops(config, work.context_tokens)
+    reads = weights + per_chip * held * width
+    # What fsdp splits is gathered once for all steps of a call.
+    sent = _gathered(weights, chips.sampling_axes) / settings.sampling.decode_chunk
+    return steps * chips.seconds(flops, reads, sent)
+
+
+def _prefill(config, settings, chips, work) -> float:
+    turns = 1 if settings.context.rule == "append" else work.turns
+    tokens = work.trajectories * turns * work.context_tokens
+    return chips.seconds(
+        tokens * token_flops(config, work.context_tokens / 2, head=False)
+    )
+
+
+def _score(config, settings, chips, work) -> float:
+    tokens = work.rows * work.row_tokens  # by the policy and by the reference
+    flops = 2 * tokens * token_flops(config, work.row_tokens / 2)
+    return chips.seconds(flops, sent=2 * _passes(config, settings, chips, work))
+
+
+def _train(config, settings, chips, work) -> float:
+    tokens, policy = work.rows * work.row_tokens, settings.policy
+    # Backward: by activations and, where all weights train, by weights.
+    passes = 1 + (1 if policy.lora.rank else 2) + (1 if policy.remat else 0)
+    flops = passes * tokens * token_flops(config, work.row_tokens / 2)
+    return chips.seconds(flops, sent=3 * _passes(config, settings, chips, work))
+
+
+def _passes(config, settings, chips, work) -> float:
+    """Bytes received in one pass over the weights for each micro-batch."""
+    weights = _weights(config, settings) / chips.axes["tensor"]
+    tokens = max(settings.train.micro_batch_tokens, work.row_tokens)
+    batches = -(-work.rows * work.row_tokens // tokens)
+    return batches * _gathered(weights, chips.axes)
+
+
+def _gathered(size: float, axes: dict[str, int]) -> float:
+    return size * (axes["fsdp"] - 1) / axes["fsdp"]
+
+
+def _weights(config: DecoderConfig, settings: RunSettings) -> float:
+    return matrix_parameters(config) * _BYTES[settings.policy.param_dtype]
+
+
+def matrix_parameters(c: DecoderConfig, *, head: bool = True) -> int:
+    """Parameters of the matrices that a token is multiplied with."""
+    attention = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads)
+    layer = attention + 3 * c.width * c.mlp_width
+    return c.layers * layer + (c.vocab_size * c.width if head else 0)
+
+
+def token_flops(c: DecoderConfig, seen: float, *, head: bool = True) -> float:
+    """Forward, for one token that attends to ``seen`` others."""
+    attention = 4 * c.layers * c.heads * c.head_dim * seen
+    return 2 * matrix_parameters(c, head=head) + attention

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Everything to be seen on one GPU, in less than six minutes:
+#   the tests that need one, then speed and memory of the compiled programs.
+#
+#   scripts/gpu_check.sh              results in $OUT, else in ./gpu_check
+#   scripts/gpu_check.sh --rehearse   tiny sizes on the CPU: does every line run?
+#
+# PYTHON names an interpreter with the project's packages and a jax for CUDA. Without
+# one that has them, an environment is made in .venv-gpu, which needs a package index.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+out=${OUT:-gpu_check}
+mkdir -p "$out"
+python=${PYTHON:-}
+if [[ -z $python ]]; then
+  python=python3
+  [[ -x .venv/bin/python ]] && python=.venv/bin/python
+  [[ -x .venv-gpu/bin/python ]] && python=.venv-gpu/bin/python
+fi
+
+extra=()
+if [[ ${1:-} == --rehearse ]]; then
+  extra=(--rehearse)
+  export JAX_PLATFORMS=cpu
+elif [[ $# -gt 0 ]]; then
+  echo "usage: scripts/gpu_check.sh [--rehearse]; got: $*" >&2
+  exit 2
+else
+  export JAX_PLATFORMS=cuda,cpu
+  export XLA_PYTHON_CLIENT_MEM_FRACTION=${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}
+fi
+
+needs='import absl, flax, jax, ml_collections, optax, pytest, safetensors, transformers'
+if ! "$python" -c "$needs" 2>/dev/null; then
+  echo "$python lacks packages; making .venv-gpu"
+  python3 -m venv .venv-gpu && python=.venv-gpu/bin/python &&
+    timeout 240 "$python" -m pip install --quiet -e '.[cuda,test]' ||
+    { echo "no environment: set PYTHON to a Python that has them" >&2; exit 2; }
+fi
+if ! timeout 40 "$python" -c 'import jax; print(jax.devices())'; then
+  echo "jax finds no device as JAX_PLATFORMS=$JAX_PLATFORMS asks for" >&2
+  exit 2
+fi
+
+cache=$(mktemp -d)
+trap 'rm -rf "$cache"' EXIT
+export JAX_COMPILATION_CACHE_DIR=$cache
+code=0
+timeout ${TESTS_S:-100} "$python" -m pytest -q -m gpu tests/gpu_test.py -p no:cacheprovider \
+  2>&1 | tee "$out/tests.txt" || code=1
+timeout ${MEASURE_S:-210} "$python" -m benchmarks.gpu_check --out="$out" "${extra[@]}" || code=1
+echo "results in $out; exit $code after $SECONDS s"
+exit $code
