@@ -84,6 +84,7 @@ def get_config() -> ConfigDict:
 
     c.context = ConfigDict()
     c.context.rule = "window"  # "append" | "window" | "budget" | "rolling"
+    c.context.rolling_lines = 4  # of the block, kept by demonstrations of "rolling"
     c.context.window_turns = 0  # past turns kept when a context is rebuilt
     c.context.max_context_tokens = 96  # fed to the policy in one turn, at most
     c.context.write_reminder_every = 4  # turns without a write; 0 turns it off
@@ -171,13 +172,21 @@ def get_config() -> ConfigDict:
     c.sampling.max_new_tokens = 16  # of one action
     c.sampling.slots = 64  # trajectories generated at once
     c.sampling.decode_chunk = 16  # tokens between looks at the text
-    c.sampling.prefill_buckets = (16, 32, 96)  # padded lengths of new context
+    # Padded lengths of new context; longer ones are fed in pieces of the last.
+    c.sampling.prefill_buckets = (16, 32, 96)
     c.sampling.drop_degenerate = True  # groups of equal rewards do not train
     c.sampling.max_resample_rounds = 0  # another task in their place, so many times
     c.sampling.max_failed_share = 0.5  # more failed trajectories stop the run
 
     c.engine = ConfigDict()
     c.engine.kind = "local"  # "local" | "http" (a server on this or another machine)
+    # Groups of slots that the local engine computes at the same time: on a CPU, one a
+    # core is faster from some million parameters on (`nano` gains nothing). Texts then
+    # differ from those of one group by rounding alone.
+    c.engine.lanes = 1  # divides sampling.slots; above 1 only on one device
+    # Numbers of rows that may be computed where few slots (of a lane) are under way;
+    # () = always all. Each compiles programs of its own.
+    c.engine.row_buckets = ()
     c.engine.http = ConfigDict()
     c.engine.http.url = ""  # "http://host:8000", OpenAI-compatible: vLLM, SGLang
     c.engine.http.model = ""  # the name that the server serves the policy under
@@ -186,7 +195,8 @@ def get_config() -> ConfigDict:
     c.engine.http.retries = 3  # then the request costs its trajectory
     c.engine.http.max_concurrent = 64  # requests sent at the same time
     # How new weights reach the server. "directory": they are written to sync_dir, and
-    # the server is told to read them. "none": it keeps its own, see the README.
+    # the server is told to read them. "none": it keeps its own, see the README; they
+    # must be those that the run begins with, so do without a cold start.
     c.engine.http.sync = "directory"  # | "none"
     c.engine.http.sync_dir = ""  # seen by the server too; this program's own
     # POSTs behind each writing, "/path" or "/path {json}", where {directory} stands
@@ -244,10 +254,12 @@ def get_config() -> ConfigDict:
     c.train.cold_start_steps = 450
     c.train.cold_start_rows = 64
     c.train.cold_start_learning_rate = 5e-3
+    c.train.cold_start_checkpoint_every = 100
     c.train.demonstrations = 2_048  # scripted trajectories
     c.train.demonstrations_path = ""  # JSONL of trajectories instead
     c.train.checkpoint_every = 10
-    c.train.checkpoints_kept = 2
+    c.train.checkpoints_kept = 2  # the last ones
+    c.train.checkpoint_best = ""  # a metric, higher is better: its best is kept too
     c.train.eval_tasks = 512  # held-out tasks of the summary
 
     c.mesh = ConfigDict()

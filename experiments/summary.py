@@ -62,7 +62,13 @@ def closing(
             "learning goes on.",
         ]
     lines.append(f"in {workdir}:")
-    lines += [f"  {name:15}{what}" for name, what in FILES.items()]
+    files, best = dict(FILES), summary.get("best_step")
+    if best is not None:
+        what = (
+            f"the policy behind step {best}, the best by config.train.checkpoint_best"
+        )
+        files["policy_best/"] = what
+    lines += [f"  {name:15}{what}" for name, what in files.items()]
     return lines
 
 

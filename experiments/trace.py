@@ -107,7 +107,8 @@ def _few(settings, mesh):
     multiple = row_multiple(mesh)
     slots = -(-SAMPLES // multiple) * multiple
     sampling = dataclasses.replace(settings.sampling, slots=slots)
-    return dataclasses.replace(settings, sampling=sampling)
+    engine = dataclasses.replace(settings.engine, lanes=1, row_buckets=())
+    return dataclasses.replace(settings, sampling=sampling, engine=engine)
 
 
 if __name__ == "__main__":

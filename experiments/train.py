@@ -2,18 +2,27 @@
 
     python -m experiments.train --config=configs/base.py --workdir=DIR
         [--config.FIELD=VALUE ...]
+        [--coordinator=auto | --coordinator=HOST:PORT --processes=N --process=I]
+
+With several hosts the same command runs on each, on a DIR that all share: with "auto"
+on a TPU pod or under Slurm; else with the address where process 0 is to listen, how
+many there are, and which of them this is, from 0. How many there are is no part of the
+run: it may be continued by another number.
 
 Cold start, evaluation, reinforcement learning, evaluation; the files that DIR then
 holds are listed at the end. The same command again continues a run that was stopped.
 
 Exit codes: 0 done, or stopped by SIGTERM with its state saved; 2 something in the
-command or its input does not fit; 3 training cannot go on; 130 stopped by Ctrl-C.
+command or its input does not fit; 3 training cannot go on, or nothing can be written;
+130 stopped by Ctrl-C with its state saved; 143 and 130 at once by a second signal.
 """
 
+import errno
 import os
 import pathlib
 import signal
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -24,57 +33,82 @@ OPTIONS = new_options()
 flags.DEFINE_string(
     "workdir", None, "the directory of the run", flag_values=OPTIONS, short_name="w"
 )
+flags.DEFINE_string(
+    "coordinator", "", "where several processes meet", flag_values=OPTIONS
+)
+flags.DEFINE_integer("processes", None, "how many there are", flag_values=OPTIONS)
+flags.DEFINE_integer("process", None, "which one this is", flag_values=OPTIONS)
 CONTINUE = "the same command continues"
+UNWRITABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES),
+    *(errno.EPERM, errno.EIO),
+)
 
 
 def main(command: Command) -> int:
     # Imported here: a wrong command line is refused before any of it is loaded.
+    from mempo_jax.training.stopping import Stopped, listening
+
+    with listening(_leave) as stop:
+        try:
+            return _run(command, stop)
+        except Stopped as stopped:
+            _say(stop.number, f"{stopped}; {CONTINUE}")
+            return 0 if stop.number == signal.SIGTERM else INTERRUPTED_EXIT
+
+
+def _run(command: Command, stop: Any) -> int:
     from mempo_jax.training.run_settings import advice, from_config
 
     config = command.config.to_dict()
     settings = from_config(config)
-    for line in advice(settings):
-        print(f"warning: {line}", file=sys.stderr)
 
+    from mempo_jax.training import processes
+
+    options = command.options
+    processes.start(options.coordinator, options.processes, options.process)
+    with processes.leaving():
+        if processes.count() > 1:
+            stop.share(processes.agree)
+        if processes.primary():
+            for line in advice(settings):
+                print(f"warning: {line}", file=sys.stderr)
+        return _train(settings, config, options.workdir, stop)
+
+
+def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> int:
     from experiments.progress import Bars
     from experiments.summary import closing, table
     from mempo_jax.envs.reward import RewardError
     from mempo_jax.rollout.http_client import ServerError
+    from mempo_jax.training import processes
     from mempo_jax.training.checkpoint import CheckpointError
     from mempo_jax.training.checks import RunStopped
+    from mempo_jax.training.cold_start import quiet
     from mempo_jax.training.metrics import read_metrics
-    from mempo_jax.training.run import Preempted, run
+    from mempo_jax.training.run import run
 
-    came: list[int] = []
-
-    def preempted(number: int, frame: object) -> None:
-        came.append(number)
-        raise Preempted("stopped outside training, where only whole stages are saved")
-
-    workdir, bars = command.options.workdir, Bars()
-    before = signal.signal(signal.SIGTERM, preempted)
+    bars = Bars()
+    progress = bars if processes.primary() else quiet
     try:
-        summary = run(settings, config, workdir, bars)
+        summary = run(settings, config, workdir, progress, stop)
+    except processes.ProcessFailed as error:
+        bars.close()
+        print(error, file=sys.stderr)
+        return STOPPED_EXIT
     except (RunStopped, CheckpointError, RewardError, ServerError) as error:
         bars.close()
         fail(error, STOPPED_EXIT)
-    except Preempted as stop:
+    except OSError as error:
         bars.close()
-        print(f"SIGTERM: {stop}; {CONTINUE}", file=sys.stderr)
-        return _leave() if came else 0
-    except Exception as error:
-        if not came:
+        if error.errno not in UNWRITABLE:
             raise
-        bars.close()  # compiled code made an error of its own of the signal
-        what = f"stopped outside training, as {type(error).__name__}"
-        print(f"SIGTERM: {what}; {CONTINUE}", file=sys.stderr)
-        return _leave()
-    except KeyboardInterrupt:
+        fail(f"{error}; what was saved is kept: {CONTINUE}", STOPPED_EXIT)
+    except BaseException:
         bars.close()
-        print(f"interrupted; {CONTINUE} from the last checkpoint", file=sys.stderr)
-        return INTERRUPTED_EXIT
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        raise
+    if not processes.primary():
+        return 0
     metrics = pathlib.Path(workdir) / "metrics.jsonl"
     steps = read_metrics(metrics) if metrics.is_file() else []
     lines = [*table(summary), *closing(summary, steps[-1] if steps else None, workdir)]
@@ -82,11 +116,21 @@ def main(command: Command) -> int:
     return 0
 
 
-def _leave() -> int:
-    """Ends the process here: a compilation cut off by a signal may still be running,
-    and taking the interpreter down around it can crash."""
-    sys.stderr.flush()
-    os._exit(0)
+def _leave(number: int, again: bool) -> None:
+    """Ends the process here and now: nothing is unsaved, or it was asked for twice.
+
+    Compiled code may be running, and taking the interpreter down around it can crash.
+    """
+    if again:
+        os._exit(128 + number)
+    os.write(2, b"\n")  # a progress bar may stand there
+    _say(number, f"stopped with nothing unsaved; {CONTINUE}")
+    os._exit(0 if number == signal.SIGTERM else INTERRUPTED_EXIT)
+
+
+def _say(number: int, text: str) -> None:
+    name = "SIGTERM" if number == signal.SIGTERM else "Ctrl-C"
+    os.write(2, f"{name}: {text}\n".encode())
 
 
 if __name__ == "__main__":

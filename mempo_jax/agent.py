@@ -208,7 +208,7 @@ class Agent:
 def _alone(settings: RunSettings) -> RunSettings:
     """The settings for one trajectory at a time, sampled by this process."""
     mesh = dataclasses.replace(settings.mesh, data=1)
-    engine = dataclasses.replace(settings.engine, kind="local")
+    engine = dataclasses.replace(settings.engine, kind="local", lanes=1, row_buckets=())
     sampling = dataclasses.replace(settings.sampling, slots=mesh.fsdp)
     return dataclasses.replace(settings, mesh=mesh, engine=engine, sampling=sampling)
 

@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "evaluation": {"core", "memory", "envs", "models", "rollout"},
     "training": {"core", "memory", "envs", "models", "rollout", "evaluation"},
     "report": {"core", "memory", "envs", "models", "rollout", "evaluation"},
+    "planning": {"core", "models", "rollout", "training"},
     "agent": {"memory", "envs", "models", "rollout", "training"},
 }
 # Which outside packages a part must not import.

@@ -9,6 +9,7 @@ import pytest
 
 from mempo_jax.rollout import http_client
 from mempo_jax.rollout.slots import Request
+from mempo_jax.training.policies import Policy
 from mempo_jax.training.remote import make_http_engine
 from tests.rollout import tiny
 
@@ -50,11 +51,12 @@ def remote(settings):
 
     clock = SimpleNamespace(sleep=lambda seconds: None)
     written = []
-    own = SimpleNamespace(
-        tokenizer=tiny.TOKENIZER,
-        config=tiny.CONFIG,
-        save=lambda directory, params, repeat_tied: written.append(str(directory)),
-    )
+
+    class Own(Policy):
+        def save(self, directory, params, *, repeat_tied):
+            written.append(str(directory))
+
+    own = Own(config=tiny.CONFIG, model=None, tokenizer=tiny.TOKENIZER, params=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http_client, "exchange", exchange)
         patch.setattr(http_client, "time", clock)

@@ -37,6 +37,7 @@ ROWS = {
     "env.ledger.max_delay": (1, "tasks", LONG),
     "env.ledger.correction_rate": (0.8, "tasks", LONG),
     "env.ledger.write_rate": (0.0, "demonstrations", {}),
+    "context.rolling_lines": (1, "demonstrations", LONG | {"context.rule": "rolling"}),
     "env.ledger.thought": ("match", "demonstrations", NAMED),
     "env.babi.tasks": ((1, 2), "tasks", BABI),
     "env.babi.max_train_lines": (2, "tasks", BABI),

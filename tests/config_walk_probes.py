@@ -5,6 +5,7 @@ probe sees something else, or refuses one of them.
 """
 
 import dataclasses
+import functools
 import time
 from types import SimpleNamespace
 
@@ -21,7 +22,6 @@ from mempo_jax.training import evaluate, parts, run
 from mempo_jax.training.adapters import adapt
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.loss import count_tokens
-from mempo_jax.training.rundir import RunDir
 from mempo_jax.training.state import add_updates, make_optimiser
 from mempo_jax.training.step import Programs
 from mempo_jax.types import TrainState
@@ -60,7 +60,8 @@ def tasks(settings):
 def demonstrations(settings):
     """What the scripted expert says in the first tasks."""
     suite = parts.make_suite(settings)
-    expert, make = suite.expert(), parts.make_episodes(suite, settings)
+    expert = parts.make_expert(suite, settings)
+    make = parts.make_episodes(suite, settings)
     said = []
     for n in range(8):
         episode, rng = make(suite.task("train", n), "x"), np.random.default_rng(n)
@@ -266,19 +267,15 @@ def skipping_step(settings, monkeypatch, shared):
         return state, figures | {"skipped": jnp.array(True)}
 
     monkeypatch.setattr(Programs, "apply", skip)
+    trained = Trainer.step
+
+    def step_and_check(self, at):
+        monkeypatch.setattr(self, "step", functools.partial(trained, self))
+        [made] = self.run(at, at + 1)
+        return made
+
+    monkeypatch.setattr(Trainer, "step", step_and_check)
     return step(settings, monkeypatch, shared)[0]
-
-
-def files(settings, config, folder):
-    """Names and lines of what the run loop writes, around a trainer that does not."""
-    state = jax.device_put(TrainState({"w": np.zeros(2)}, (), np.zeros((), np.int32)))
-    trainer = SimpleNamespace(state=state, reference={"w": np.zeros(2)})
-    trainer.run = lambda first, last: (({"loss": 1.0}, []) for _ in range(first, last))
-    run._train(trainer, settings, config, RunDir(str(folder)), lambda *_: None)
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    depth = len(folder.parts) + 2
-    names = {p.parts[len(folder.parts) : depth] for p in folder.rglob("*")}
-    return lines, sorted(n for n in names if n[0] != "tensorboard" or len(n) == 1)
 
 
 def evaluation(settings):

@@ -18,12 +18,13 @@ from mempo_jax.training.loop import Trainer
 from mempo_jax.training.run_settings import from_config
 from tests import config_walk_engine_probes as engine_probes
 from tests import config_walk_env_probes as env_probes
+from tests import config_walk_kept_probes as kept_probes
 from tests import config_walk_memory_probes as memory_probes
 from tests import config_walk_probes as probes
 from tests import config_walk_qa_probes as qa_probes
 from tests.experiments import tiny
 
-SHARED = ("engine", "cold_start", "step", "slow_step", "skipping_step")
+SHARED = ("engine", "cold_start", "kept_steps", "step", "slow_step", "skipping_step")
 
 LONG = env_probes.LONG
 ROOMY = LONG | {"memory.merge_threshold": 1.01, "memory.capacity": 0}
@@ -124,6 +125,8 @@ TABLE = {
     "sampling.slots": (4, "engine", {}),
     "sampling.decode_chunk": (4, "engine", {}),
     "sampling.prefill_buckets": ((32, 64), "engine", {}),
+    "engine.lanes": (2, "engine", {"sampling.slots": 4, "mesh.data": 1}),
+    "engine.row_buckets": ((2,), "engine", {"sampling.slots": 4, "mesh.data": 1}),
     "sampling.drop_degenerate": (False, "step", {"reward.malformed": 0.0}),
     "sampling.max_resample_rounds": (1, "step", {"reward.malformed": 0.0}),
     "sampling.max_failed_share": (1.0, "slow_step", {"env.step_timeout_s": 0.001}),
@@ -150,7 +153,6 @@ TABLE = {
     "objective.advantage_eps": (0.1, "update", {}),
     "objective.advantage_ddof": (1, "update", {}),
     "objective.divide_by_std": (False, "update", {}),
-    "train.steps": (3, "files", {}),
     "train.learning_rate": (1e-3, "optimiser", {}),
     "train.decay_steps": (3, "optimiser", {}),
     "train.warmup_steps": (2, "optimiser", {}),
@@ -167,18 +169,13 @@ TABLE = {
     "train.cold_start_learning_rate": (1e-3, "cold_start", {}),
     "train.demonstrations": (4, "cold_start", {}),
     "train.demonstrations_path": ("JSONL", "cold_start", {}),
-    "train.checkpoint_every": (2, "files", {"train.checkpoints_kept": 9}),
-    "train.checkpoints_kept": (1, "files", {}),
     "train.eval_tasks": (3, "evaluation", {}),
     "mesh.data": (4, "mesh", {}),
     "mesh.fsdp": (2, "mesh", {}),
     "mesh.tensor": (2, "mesh", {}),
-    "log.tensorboard": (True, "files", {}),
-    "log.wandb_project": ("x", "files", {}),
-    "log.trajectories_every": (0, "files", {}),
 }
 TABLE |= engine_probes.ROWS | env_probes.ROWS
-TABLE |= qa_probes.ROWS
+TABLE |= qa_probes.ROWS | kept_probes.ROWS
 
 
 def by_length(trajectories):
@@ -237,12 +234,7 @@ class World:
 
     def config(self, changes):
         config = tiny.get_config()
-        defaults = {
-            "mesh.data": 1,
-            "log.tensorboard": False,
-            "train.cold_start_steps": 2,
-        }
-        for field, value in (defaults | changes).items():
+        for field, value in (DEFAULTS | changes).items():
             *path, name = field.split(".")
             section = config
             for part in path:
@@ -267,7 +259,14 @@ class World:
     def _look(self, probe, changes, patch):
         config = self.config(changes).to_dict()
         settings = from_config(config)
-        modules = (env_probes, memory_probes, engine_probes, qa_probes, probes)
+        modules = (
+            env_probes,
+            memory_probes,
+            engine_probes,
+            kept_probes,
+            qa_probes,
+            probes,
+        )
         function = next(getattr(m, probe) for m in modules if hasattr(m, probe))
         if probe == "files":
             self.runs += 1

@@ -1,8 +1,8 @@
 """Eight virtual CPU devices for every test, and which tests run by default.
 
 ``data`` tests run where MEMPO_DATA_DIR is set; that it names no folder fails the whole
-run. ``parity`` tests run with ``-m parity`` only, ``extras`` with ``-m extras``. What
-is left out is deselected and counted so, never skipped.
+run. ``parity`` tests run with ``-m parity`` only, likewise ``extras``, ``notebook`` and
+``gpu``. What is left out is deselected and counted so, never skipped.
 """
 
 import os
@@ -16,6 +16,7 @@ if _FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
 
 DATA_DIR = "MEMPO_DATA_DIR"
+ON_DEMAND = ("parity", "extras", "notebook", "gpu")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -27,9 +28,7 @@ def pytest_collection_modifyitems(config, items):
             f"{DATA_DIR}={os.environ[DATA_DIR]}: there is no such folder; name the"
             " folder of public data files, or unset it to leave these tests out"
         )
-    unwanted |= {
-        mark for mark in ("parity", "extras") if mark not in config.getoption("-m")
-    }
+    unwanted |= {mark for mark in ON_DEMAND if mark not in config.getoption("-m")}
     dropped = [
         item for item in items if any(map(item.get_closest_marker, sorted(unwanted)))
     ]

@@ -17,7 +17,7 @@ import numpy as np
 
 from mempo_jax.envs import Episode, Task
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.deadline import run_all
+from mempo_jax.rollout.deadline import nothing, run_all
 from mempo_jax.rollout.finished import FAULTS, failed, fault, finished
 from mempo_jax.rollout.sampler import Sampler, SamplingFault
 from mempo_jax.rollout.segments import SegmentBuilder
@@ -100,8 +100,14 @@ class Collector:
         self._engine, self._tokenizer = engine, tokenizer
         self._make_episode, self._limit = make_episode, step_timeout_s
         self._foresee = foresee
+        self._ask_between: Callable[[], None] = nothing
         self.seconds_engine = 0.0
         self.seconds_host = 0.0
+
+    def ask_between(self, ask: Callable[[], None]) -> None:
+        """Calls ``ask`` between two pieces of work and while others are waited for;
+        what it raises ends ``run``."""
+        self._ask_between = self._engine.between = ask
 
     def run(
         self,
@@ -121,6 +127,7 @@ class Collector:
         live: dict[int, _Run] = {}
         done: dict[int, Trajectory] = {}
         while waiting or live:
+            self._ask_between()
             while waiting and free:
                 at, job = waiting.pop()
                 started = self._start(job, free.pop())
@@ -209,7 +216,8 @@ class Collector:
             offsets = self._tokenizer.offsets(action.tokens)
             run.episode.decide(action.text, offsets, action.finish == "stop")
         calls = [run.episode.advance for run, _ in actions]
-        for (run, _), result in zip(actions, run_all(calls, self._limit), strict=True):
+        results = run_all(calls, self._limit, self._ask_between)
+        for (run, _), result in zip(actions, results, strict=True):
             if isinstance(result, Exception):
                 run.fail(result)
         self.seconds_host += time.perf_counter() - began

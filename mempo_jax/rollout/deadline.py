@@ -6,27 +6,61 @@ ends with the process; the calls behind it go on in a new thread.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+PAUSE_S = 0.5  # between two looks at whether waiting should go on
 
 
 class HungCallError(TimeoutError):
     """A call did not return within its time limit."""
 
 
-def run_all(calls: Sequence[Callable[[], Any]], limit_s: float) -> list[Any]:
+def nothing() -> None:
+    """What is done between two pieces of work, unless somebody asks for more."""
+
+
+def run_all(
+    calls: Sequence[Callable[[], Any]],
+    limit_s: float,
+    between: Callable[[], None] = nothing,
+) -> list[Any]:
     """Results of ``calls`` in order; a call's exception stands in its place.
 
     Args:
       limit_s: seconds for each single call, counted from when it could have started.
+      between: called now and then while waiting; what it raises is raised, and the
+        call under way is abandoned.
     """
     results: list[Any] = []
     while len(results) < len(calls):
         worker = _Worker(calls[len(results) :])
-        results += worker.results(limit_s)
+        results += worker.results(limit_s, between)
     return results
+
+
+def get(
+    results: queue.SimpleQueue,
+    between: Callable[[], None],
+    limit_s: float = math.inf,
+) -> Any:
+    """The next of ``results``; until it is there, calls ``between`` twice a second.
+
+    Raises queue.Empty after ``limit_s`` seconds.
+    """
+    end = time.monotonic() + limit_s
+    while True:
+        left = end - time.monotonic()
+        try:
+            return results.get(timeout=max(0.0, min(left, PAUSE_S)))
+        except queue.Empty:
+            if left <= PAUSE_S:
+                raise
+        between()
 
 
 class _Worker:
@@ -44,12 +78,20 @@ class _Worker:
         self._done: queue.SimpleQueue = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
 
-    def results(self, limit_s: float) -> list[Any]:
+    def results(self, limit_s: float, between: Callable[[], None]) -> list[Any]:
         """Results up to the first call that hung, which is then the last."""
         results: list[Any] = []
+
+        def ask() -> None:
+            try:
+                between()
+            except BaseException:
+                self._abandon(len(results))
+                raise
+
         for at in range(len(self._calls)):
             try:
-                results.append(self._done.get(timeout=limit_s))
+                results.append(get(self._done, ask, limit_s))
             except queue.Empty:
                 if self._abandon(at):
                     results.append(HungCallError(_HUNG.format(limit_s)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
+import io
 import json
 import time
 import urllib.parse
@@ -135,7 +137,8 @@ def exchange(
 ) -> Reply:
     """One request on a connection of its own; proxies and redirects are not followed.
 
-    Raises TimeoutError where the whole takes longer than ``timeout_s``, OSError or
+    Raises TimeoutError where the whole takes longer than ``timeout_s`` (and where a
+    host has several addresses, as long for each that is tried in vain), OSError or
     HTTPException where the connection fails.
     """
     deadline = time.monotonic() + timeout_s
@@ -144,19 +147,46 @@ def exchange(
     if parts.scheme == "http":
         kind = http.client.HTTPConnection
     connection = kind(parts.netloc, timeout=timeout_s)
+    connection.response_class = functools.partial(_Response, deadline=deadline)
     try:
+        connection.connect()
+        connection.sock.settimeout(_left(deadline))
         connection.request(method, parts.path, body, headers)
-        socket = connection.sock
         response = connection.getresponse()
-        data = bytearray()
-        # A timeout of a socket is one of each read: what drips in needs another.
-        while part := response.read1(1 << 16):
-            data += part
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"longer than {timeout_s} s")
-            if not response.isclosed():
-                socket.settimeout(left)
-        return Reply(response.status, bytes(data))
+        return Reply(response.status, response.read())
     finally:
         connection.close()
+
+
+class _Response(http.client.HTTPResponse):
+    """One whose status, headers and body must all have come by ``deadline``."""
+
+    def __init__(self, sock: Any, *args: Any, deadline: float, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = io.BufferedReader(_Reader(self.fp, sock, deadline))
+
+
+class _Reader(io.RawIOBase):
+    """Reads ``file`` of a socket. A timeout of a socket is one of each read: what drips
+    in needs another, less each time."""
+
+    def __init__(self, file: Any, socket: Any, deadline: float) -> None:
+        self._file, self._socket, self._deadline = file, socket, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._socket.settimeout(_left(self._deadline))
+        return self._file.raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the time is over")
+    return left

@@ -18,6 +18,7 @@ import jax
 
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.daemons import Daemons
+from mempo_jax.rollout.deadline import get, nothing
 from mempo_jax.rollout.http_answers import (
     Sampling,
     end_at_stop,
@@ -74,7 +75,7 @@ class HttpEngine:
         self.slots, self.max_length = slots, max_length
         self._vocab_size, self._tags = vocab_size, tuple(closing_tags)
         self._publish = publish
-        self.counters = Counters()
+        self.counters, self.between = Counters(), nothing
         self._published: list[Any] | None = None  # leaves of what the server has
         self._followers: list[Follower] = []
         self._daemons = Daemons(max_concurrent)
@@ -156,7 +157,7 @@ class HttpEngine:
         """
         ended: list[tuple[_Ticket, Generation | SamplingFault]] = []
         while self._open and not (ended and self._done.empty()):
-            ticket, result, computed = self._done.get()
+            ticket, result, computed = get(self._done, self.between)
             if ticket.round != self._round:
                 continue  # of a round that was cancelled
             del self._open[ticket.request.slot]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
+
 from mempo_jax.rollout.http_client import JsonClient, ServerError
 
 DIRECTORY = "{directory}"  # in a body: the path of the directory that was written
 WEIGHTS = "model.safetensors"
+LOCK = "mempo.lock"
 
 
 class Call(NamedTuple):
@@ -37,6 +42,9 @@ def read_call(text: str) -> Call:
 class DirectoryPublisher:
     """Writes the policy, then has the server read it.
 
+    From its first call on, other processes' publishers are kept out of the directory:
+    the server would serve one run's weights to the other.
+
     Args:
       client: the server.
       directory: written anew with every call; this program's own.
@@ -57,12 +65,14 @@ class DirectoryPublisher:
         self._client, self._save = client, save
         self._directory = directory.absolute()
         self._calls, self._timeout = tuple(calls), timeout_s
+        self._lock: Any = None  # an open file; the system frees it with the process
 
     def __call__(self, params: Any) -> None:
         """Returns when the server has read these parameters.
 
-        Raises ServerError where it did not.
+        Raises ServerError where it did not, or where another process publishes here.
         """
+        self._keep_others_out()
         self._save(self._directory, params)
         for call in self._calls:
             body = _filled(call.body, str(self._directory))
@@ -72,6 +82,25 @@ class DirectoryPublisher:
                     f"POST {self._client.url}{call.path}: the server did not take the "
                     f"new weights: {str(content)[:300]}"
                 )
+
+    def _keep_others_out(self) -> None:
+        if jax.process_index() != 0:  # the first process speaks for all of a run
+            return
+        if self._lock is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = (self._directory / LOCK).open("w")
+        try:
+            # A lock of the process, so publishers of one process share it. Each call
+            # asks anew, for one that is closed gives up the lock of them all.
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return  # a file system without locks
+            raise ServerError(
+                f"{self._directory}: another process writes its weights there; wait "
+                "for it, or use another config.engine.http.sync_dir (and a server of "
+                "its own)"
+            ) from error
 
 
 def check_directory(directory: pathlib.Path) -> None:

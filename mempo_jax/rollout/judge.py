@@ -187,9 +187,11 @@ def score(
     mask = jnp.arange(tokens.shape[1]) < lengths[:, None]
     hidden = model.hidden(params, tokens, mask)
     last = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
+    # In the dtype of the states, as where turns are sampled and scored.
+    words = model.unembed(params)[:, answers].astype(last.dtype)
     logits = jnp.dot(
         last,
-        model.unembed(params)[:, answers],
+        words,
         precision=jax.lax.Precision.HIGHEST,
         preferred_element_type=jnp.float32,
     )

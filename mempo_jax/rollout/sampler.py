@@ -8,7 +8,7 @@ what has ended keeps the slots busy.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from mempo_jax.rollout.slots import Request
@@ -57,6 +57,7 @@ class Sampler(Protocol):
 
     slots: int
     counters: Counters
+    between: Callable[[], None]  # called while ``wait`` works; what it raises ends that
 
     def set_params(self, params: Any) -> None:
         """Uses these parameters from now on and drops all that is cached, here and in

@@ -10,25 +10,30 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import logging
 import pathlib
 import shutil
 import warnings
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
 
 from mempo_jax.settings import ConfigError
+from mempo_jax.training import processes
+from mempo_jax.training.checkpoint_record import (
+    check_same_arrays,
+    checksum,
+    make_record,
+)
 
 DAMAGED = "damaged"
+TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of what Orbax has not finished
 
 
 class CheckpointError(RuntimeError):
-    """No checkpoint in the directory can be read."""
+    """A checkpoint cannot be written, or none in the directory can be read."""
 
 
 class Restored(NamedTuple):
@@ -39,9 +44,11 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-    """The last ``keep`` checkpoints of one run, in one directory.
+    """The last ``keep`` checkpoints of one run and the best one, in one directory.
 
-    Every process of a run makes one on the same directory and calls it alike.
+    The best is the one of highest score, the earliest of equals; a checkpoint without
+    a score is none. Every process of a run makes one on the same directory and calls
+    it alike.
     """
 
     def __init__(self, directory: str | pathlib.Path, *, keep: int):
@@ -53,14 +60,22 @@ class Checkpoints:
         if keep < 1:
             raise ConfigError(f"checkpoints to keep: expected at least 1, got {keep}")
         self.directory = pathlib.Path(directory).absolute()
-        preserve = ocp.checkpoint_managers.LatestN(keep)
+        self._scores: dict[int, float] = {}
+        self._saving = 0
+        preserve = _LastAndBest(keep, self._scores)
         self._manager = ocp.CheckpointManager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
-                preservation_policy=preserve, cleanup_tmp_directories=True
+                preservation_policy=preserve,
+                cleanup_tmp_directories=True,
+                # A place that cannot be written is told at once: others of its
+                # threads would wait minutes for the directory.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             ),
             item_names=("state", "record"),
         )
+        for step in self.steps():
+            self._note_score(step)
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints present, ascending."""
@@ -72,14 +87,15 @@ class Checkpoints:
         Args:
           state: a pytree of arrays.
           metadata: what JSON can hold, the int ``"step"`` included, which names the
-            checkpoint; config and identity of the reference belong here.
+            checkpoint; config and identity of the reference belong here, and a float
+            ``"score"`` if it may be the best.
 
         Returns:
           False if this step is there already (nothing is written), else True.
 
         Raises:
           ValueError: no int ``"step"``, or one before the newest checkpoint's.
-          Exception: whatever the save before this one failed with.
+          CheckpointError: this one, or the one before it, cannot be written.
         """
         step = metadata.get("step")
         if not isinstance(step, int):
@@ -95,9 +111,14 @@ class Checkpoints:
             )
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
-            record=ocp.args.JsonSave(_record(state, metadata)),
+            record=ocp.args.JsonSave(make_record(state, metadata)),
         )
-        return self._manager.save(step, args=args)
+        self._saving = step
+        score = metadata.get("score")
+        if score is not None:
+            self._scores[step] = score
+        with self._writing():
+            return self._manager.save(step, args=args)
 
     def restore(self, target: Any) -> Restored | None:
         """Reads the newest checkpoint that is whole, onto the target's shardings.
@@ -117,13 +138,15 @@ class Checkpoints:
         damaged: dict[int, str] = {}
         with _quiet_asyncio():
             for step in reversed(self.steps()):
+                restored, why = None, "another process could not read it"
                 try:
                     restored = self._read(step, target)
                 except ConfigError:
                     raise
                 except Exception as error:  # damage takes any form: JSON, zarr, files
-                    reason = next(iter(str(error).splitlines()), "")[:200]
-                    damaged[step] = f"{type(error).__name__}: {reason}"
+                    why = f"{type(error).__name__}: {_first_line(error)}"
+                if processes.agree(restored is None):
+                    damaged[step] = why
                     continue
                 self._set_aside(damaged, step)
                 return restored
@@ -134,20 +157,77 @@ class Checkpoints:
             )
         return None
 
+    def best(self) -> int | None:
+        """The step of the best checkpoint present; None where none has a score."""
+        return _best(self.steps(), self._scores)
+
+    def read(self, step: int, target: Any) -> Restored:
+        """Reads the checkpoint of a step that is present; see ``restore``.
+
+        Raises:
+          ConfigError: it holds other arrays than ``target``.
+          CheckpointError: it is damaged.
+        """
+        try:
+            with _quiet_asyncio():
+                return self._read(step, target)
+        except ConfigError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {_first_line(error)}"
+            raise CheckpointError(
+                f"{self.directory}: {_describe({step: reason})}"
+            ) from error
+
     def wait(self) -> None:
-        """Returns when the save in progress is on disk; raises what it failed with."""
-        self._manager.wait_until_finished()
+        """Returns when the save in progress is on disk.
+
+        Raises:
+          CheckpointError: it could not be written; those before it are kept.
+        """
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Finishes the save in progress and frees the threads."""
-        self._manager.close()
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # a full disk takes any form: OSError, ValueError
+            if jax.process_index() == 0:  # what is half written fills the disk
+                for half in self.directory.glob(f"*{TEMPORARY}*"):
+                    shutil.rmtree(half, ignore_errors=True)
+            self._manager.reload()
+            kept = self.steps()
+            raise CheckpointError(
+                f"the checkpoint of step {self._saving} could not be written to "
+                f"{self.directory}: {_first_line(error)}; "
+                + (f"that of step {kept[-1]} is kept" if kept else "there is no other")
+                + "; make room there, and let this process write there"
+            ) from error
+
+    def _note_score(self, step: int) -> None:
+        args = ocp.args.Composite(record=ocp.args.JsonRestore())
+        try:
+            record = self._manager.restore(step, args=args).record
+            score = record["metadata"].get("score")
+        except Exception:  # damaged: then it is not the best, and restore() says so
+            return
+        if isinstance(score, float):
+            self._scores[step] = score
 
     def _read(self, step: int, target: Any) -> Restored:
         args = ocp.args.Composite(record=ocp.args.JsonRestore())
         record = self._manager.restore(step, args=args).record
-        if record["checksum"] != _checksum(record):
+        if record["checksum"] != checksum(record):
             raise ValueError("its record was altered")
-        _check_same_arrays(record["arrays"], target, self.directory / str(step))
+        check_same_arrays(record["arrays"], target, self.directory / str(step))
         args = ocp.args.Composite(state=ocp.args.StandardRestore(target))
         state = self._manager.restore(step, args=args).state
         return Restored(state, record["metadata"])
@@ -159,12 +239,36 @@ class Checkpoints:
             f"{self.directory}: {_describe(damaged)}; continuing from step {used}",
             stacklevel=3,
         )
-        if jax.process_index() == 0:
+
+        def move() -> None:
             for step in damaged:
                 aside = self.directory / f"{DAMAGED}-{step}"
                 shutil.rmtree(aside, ignore_errors=True)
                 (self.directory / str(step)).rename(aside)
+
+        processes.on_primary(move)
         self._manager.reload()
+
+
+class _LastAndBest:
+    """An Orbax preservation policy."""
+
+    def __init__(self, keep: int, scores: Mapping[int, float]) -> None:
+        self._keep, self._scores = keep, scores
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any):
+        steps = sorted(info.step for info in checkpoints)
+        kept = {*steps[-self._keep :], _best(steps, self._scores)}
+        return [info.step in kept for info in checkpoints]
+
+
+def _best(steps: Sequence[int], scores: Mapping[int, float]) -> int | None:
+    scored = [step for step in sorted(steps) if step in scores]
+    return max(scored, key=scores.__getitem__, default=None)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")[:200]
 
 
 def _describe(damaged: Mapping[int, str]) -> str:
@@ -189,40 +293,3 @@ def _quiet_asyncio() -> Iterator[None]:
     finally:
         gc.collect()
         logger.disabled = before
-
-
-def _record(state: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    # as JSON gives it back: tuples are lists, and the keys are strings
-    metadata = json.loads(json.dumps(dict(metadata)))
-    record = {"metadata": metadata, "arrays": _arrays(state)}
-    return record | {"checksum": _checksum(record)}
-
-
-def _checksum(record: Mapping[str, Any]) -> int:
-    """CRC-32 of the record, whatever order and spacing it was written in."""
-    content = {"metadata": record["metadata"], "arrays": record["arrays"]}
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
-
-
-def _arrays(tree: Any) -> dict[str, list[Any]]:
-    """[shape, dtype] of each array by its path, as in ``params/layers/mlp``."""
-    flat, _ = jax.tree.flatten_with_path(tree)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): [
-            list(leaf.shape),
-            str(leaf.dtype),
-        ]
-        for path, leaf in flat
-    }
-
-
-def _check_same_arrays(found: Any, target: Any, where: pathlib.Path) -> None:
-    wanted = _arrays(target)
-    if found == wanted:
-        return
-    name = min(name for name in found | wanted if found.get(name) != wanted.get(name))
-    raise ConfigError(
-        f"{where}: {name} is {found.get(name, 'absent')} in the checkpoint, and the"
-        f" config makes it {wanted.get(name, 'absent')}; continue a run with the"
-        " config that it began with, or choose another workdir"
-    )

@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.training.placing import to_host
 from mempo_jax.types import Rows
 
 MAX_INITIAL_KL = 1e-6
@@ -40,7 +40,7 @@ def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float
     """
     worst = 0.0
     for rows, old, _ in scored:
-        gap = np.abs(jax.device_get(old) - rows.behaviour_log_probs)
+        gap = np.abs(to_host(old) - rows.behaviour_log_probs)
         gap = np.where(rows.action_mask & rows.valid[:, None], gap, 0.0)
         largest = float(gap.max())
         if not largest <= limit:
@@ -66,7 +66,7 @@ def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
     total, count = 0.0, 0
     for rows, old, ref in scored:
         mask = rows.action_mask & rows.valid[:, None]
-        ratio = (jax.device_get(ref) - jax.device_get(old))[mask].astype(np.float64)
+        ratio = (to_host(ref) - to_host(old))[mask].astype(np.float64)
         total += float(np.sum(np.expm1(ratio) - ratio))
         count += int(mask.sum())
     mean = total / max(1, count)

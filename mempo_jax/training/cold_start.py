@@ -7,7 +7,9 @@ tokens are trained on. Demonstrations show the form of acting, not what is relev
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import pathlib
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import jax
@@ -16,17 +18,23 @@ import numpy as np
 from mempo_jax.envs import Task, TaskSuite, derived_seed
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import bucket_of, pack
+from mempo_jax.rollout.deadline import nothing
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import parts
 from mempo_jax.training.adapters import adapt
 from mempo_jax.training.advisors import judgements, without_policy
 from mempo_jax.training.checks import RunStopped
+from mempo_jax.training.cold_start_kept import Kept, digest
 from mempo_jax.training.demonstrations import recorded, scripted
+from mempo_jax.training.pacing import Pace
+from mempo_jax.training.placing import to_host
 from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.rundir import identity
 from mempo_jax.training.state import make_optimiser, state_from_params
 from mempo_jax.training.step import Programs
-from mempo_jax.types import Rows
+from mempo_jax.training.stopping import Stop, Stopped
+from mempo_jax.types import Rows, TrainState
 
 SMALLEST_STRATUM = 0.02  # of all rows; rarer lengths are drawn with a longer one
 
@@ -55,7 +63,8 @@ def demonstration_segments(
         made = recorded(train.demonstrations_path, suite.task, make, policy.tokenizer)
     else:
         tasks = [suite.task("train", i) for i in range(train.demonstrations)]
-        made = scripted(make, tasks, suite.expert(), policy.tokenizer)
+        expert = parts.make_expert(suite, settings)
+        made = scripted(make, tasks, expert, policy.tokenizer)
     segments: list[Segment] = []
     for count, more in enumerate(made, start=1):
         segments += more
@@ -80,22 +89,30 @@ def cold_start(
     settings: RunSettings,
     mesh: Any,
     progress: Progress = quiet,
+    *,
+    kept: pathlib.Path | None = None,
+    stop: Stop | None = None,
 ) -> Any:
-    """Trains ``policy`` on demonstrations.
+    """Trains ``policy`` on demonstrations, or goes on where that was stopped.
 
     With ``policy.lora`` on adapters are trained, and merged at the end: what comes
     next starts from fresh ones. A policy that was made here has random weights, which
     nothing can be adapted of: its cold start trains them all.
+
+    Args:
+      kept: directory of checkpoints, one every ``train.cold_start_checkpoint_every``
+        steps and one at the end; None: none, and ``stop`` is not asked.
 
     Returns:
       The parameters, on the mesh or, where adapters were merged, numpy.
 
     Raises:
       RunStopped: loss or gradient was not finite.
+      ConfigError, CheckpointError: what lies in ``kept`` does not fit, or is damaged.
+      Stopped: by ``stop``, with all saved.
     """
     if settings.policy.path:
         policy = adapt(policy, settings, mesh, "cold start")
-    steps = settings.train.cold_start_steps
     segments = demonstration_segments(policy, suite, settings, progress)
     optimiser = make_optimiser(parts.cold_start_optimiser(settings))
     programs = Programs(
@@ -108,50 +125,121 @@ def cold_start(
     )
     trained, frozen = lora.split(policy.params)
     state = state_from_params(trained, optimiser, mesh)
-    batches = _batches(segments, settings, mesh, policy.tokenizer.pad_id)
-    losses = []
-    progress("cold start", 0, steps, {})
-    for step in range(steps):
-        sums = programs.supervised_zeros()
-        for rows in next(batches):
-            params = lora.join(state.params, frozen)
-            sums = programs.supervised_accumulate(params, sums, rows)
-        state, figures = programs.apply(state, sums)
-        losses.append(figures["loss"])
-        if step % 25 == 24 or step == steps - 1:
-            loss = float(np.mean(jax.device_get(losses)))
-            if not np.isfinite(loss):
-                raise RunStopped(
-                    f"cold start, step {step}: expected a finite loss, got {loss}; "
-                    "lower config.train.cold_start_learning_rate"
-                )
-            losses = []
-            progress("cold start", step + 1, steps, {"loss": round(loss, 4)})
+    batches = Batches(segments, settings, mesh, policy.tokenizer.pad_id)
+    if kept is None:
+        run = _Steps(programs, frozen, batches, settings, progress)
+        state = run.train(state, 0)
+    else:
+        every = settings.train.cold_start_checkpoint_every
+        fixed = {"demonstrations": digest(segments)}
+        if policy.model.lora is not None:
+            fixed["base"] = identity(frozen)
+        keep = settings.train.checkpoints_kept
+        with closing(Kept(kept, keep, every, fixed)) as saved:
+            stop = Stop() if stop is None else stop
+            run = _Steps(programs, frozen, batches, settings, progress, saved, stop)
+            state, first = saved.restore(state, batches)
+            with stop.unsaved():
+                state = run.train(state, first)
+                saved.wait()
     if policy.model.lora is None:
         return state.params
-    return lora.merge(lora.join(state.params, frozen), policy.model.lora)
+    return lora.merge(to_host(lora.join(state.params, frozen)), policy.model.lora)
 
 
-def _batches(
-    segments: Sequence[Segment], settings: RunSettings, mesh: Any, pad_id: int
-) -> Iterator[list[Rows]]:
+class Batches:
     """Endless optimiser batches of about ``cold_start_rows`` rows.
 
     Rows are drawn evenly over the length buckets, so that the few long rows (a recall,
     its results, an answer) are learnt as well as the many short ones.
+
+    position: of its draws, for JSON; a Batches that is set to it draws what follows.
     """
-    shapes = parts.shapes(settings, mesh)
-    rng = np.random.default_rng(derived_seed("cold-start", settings.seed))
-    strata = by_length(segments, shapes.length_buckets)
-    share = max(1, settings.train.cold_start_rows // len(strata))
-    while True:
+
+    def __init__(
+        self, segments: Sequence[Segment], settings: RunSettings, mesh: Any, pad_id: int
+    ) -> None:
+        self._shapes, self._pad_id = parts.shapes(settings, mesh), pad_id
+        self._rng = np.random.default_rng(derived_seed("cold-start", settings.seed))
+        self._strata = by_length(segments, self._shapes.length_buckets)
+        self._share = max(1, settings.train.cold_start_rows // len(self._strata))
+
+    @property
+    def position(self) -> dict[str, Any]:
+        return self._rng.bit_generator.state
+
+    @position.setter
+    def position(self, position: dict[str, Any]) -> None:
+        self._rng.bit_generator.state = position
+
+    def draw(self) -> list[Rows]:
+        """The micro-batches of the next step."""
         batch = []
-        for length, members in strata.items():
-            rows = shapes.rows_of(length)
-            for _ in range(max(1, round(share / rows))):
-                drawn = rng.integers(len(members), size=rows)
-                batch += pack([(0, members[i]) for i in drawn], shapes, pad_id)
-        yield batch
+        for length, members in self._strata.items():
+            rows = self._shapes.rows_of(length)
+            for _ in range(max(1, round(self._share / rows))):
+                drawn = self._rng.integers(len(members), size=rows)
+                segments = [(0, members[i]) for i in drawn]
+                batch += pack(segments, self._shapes, self._pad_id)
+        return batch
+
+
+class _Steps:
+    """The optimiser steps, with what is saved of them."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        frozen: Any,
+        batches: Batches,
+        settings: RunSettings,
+        progress: Progress,
+        saved: Kept | None = None,
+        stop: Stop | None = None,
+    ) -> None:
+        self._programs, self._frozen, self._batches = programs, frozen, batches
+        self._last, self._progress = settings.train.cold_start_steps, progress
+        self._saved, self._pace = saved, Pace()
+        self._check = nothing if stop is None else stop.check
+
+    def train(self, state: TrainState, first: int) -> TrainState:
+        """Steps ``first`` to the last; see ``cold_start``."""
+        losses = []
+        self._progress("cold start", first, self._last, {})
+        for step in range(first, self._last):
+            position = self._batches.position
+            try:
+                sums = self._sums(state)
+            except Stopped:
+                self._saved.save_now(step, state, position)
+                raise
+            state, figures = self._programs.apply(state, sums)
+            losses.append(figures["loss"])
+            if step % 25 == 24 or step == self._last - 1:
+                self._report(step, losses)
+                losses = []
+            if self._saved is not None:
+                self._saved.save_if_due(step + 1, self._last, state, self._batches)
+        return state
+
+    def _sums(self, state: TrainState) -> Any:
+        sums = self._programs.supervised_zeros()
+        for rows in self._batches.draw():
+            self._pace(sums)
+            self._check()
+            params = lora.join(state.params, self._frozen)
+            sums = self._programs.supervised_accumulate(params, sums, rows)
+        return sums
+
+    def _report(self, step: int, losses: Sequence[Any]) -> None:
+        loss = float(np.mean(jax.device_get(losses)))
+        if not np.isfinite(loss):
+            raise RunStopped(
+                f"cold start, step {step}: expected a finite loss, got {loss}; "
+                "lower config.train.cold_start_learning_rate"
+            )
+        figures = {"loss": round(loss, 4)}
+        self._progress("cold start", step + 1, self._last, figures)
 
 
 def by_length(

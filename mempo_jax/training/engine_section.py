@@ -98,12 +98,31 @@ class HttpSection:
 @dataclasses.dataclass(frozen=True)
 class EngineSection:
     kind: str
+    lanes: int
+    row_buckets: tuple[int, ...]
     http: HttpSection
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, "engine.kind", f"one of {KINDS}", self.kind)
+        require(self.lanes >= 1, "engine.lanes", "at least 1", self.lanes)
+        ok = all(rows >= 1 for rows in self.row_buckets)
+        require(ok, "engine.row_buckets", "numbers of at least 1", self.row_buckets)
         if self.kind == "http":
             self.http.check_used()
+
+    def check_fits(self, slots: int, devices: int) -> None:
+        """Raises ConfigError where the local engine cannot compute so.
+
+        slots: of this process. devices: that these lie on.
+        """
+        whole = slots % self.lanes == 0
+        expected = f"a divisor of the {slots} slots (sampling.slots)"
+        require(whole, "engine.lanes", expected, self.lanes)
+        why = f"as {devices} devices of this process share the rows (see config.mesh)"
+        alone = devices == 1
+        require(alone or self.lanes == 1, "engine.lanes", f"1, {why}", self.lanes)
+        ok = alone or not self.row_buckets
+        require(ok, "engine.row_buckets", f"(), {why}", self.row_buckets)
 
     @property
     def stale(self) -> bool:

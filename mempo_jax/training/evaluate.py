@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from mempo_jax.envs import Task, TaskSuite
@@ -10,7 +11,7 @@ from mempo_jax.evaluation.trajectory_stats import summarise
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.training import parts
+from mempo_jax.training import parts, processes
 from mempo_jax.training.cold_start import Progress, quiet
 from mempo_jax.training.run_settings import RunSettings
 
@@ -33,9 +34,14 @@ def run_held_out(
     stage: str,
     progress: Progress = quiet,
 ) -> list[Trajectory]:
-    """One trajectory of each of the held-out tasks."""
+    """One trajectory of each of the held-out tasks, each run by one of the processes.
+
+    Args:
+      params: on the devices of this process; see ``placing.to_local``.
+      progress: of this process's share.
+    """
     engine.set_params(params)
-    tasks = held_out_tasks(suite, settings)
+    tasks = processes.share(held_out_tasks(suite, settings))
     count = len(tasks)
     jobs = [Job(task, 0, settings.seed, "evaluate", 0) for task in tasks]
     scores: list[float] = []
@@ -47,7 +53,9 @@ def run_held_out(
             success = round(sum(scores) / len(scores), 3)
             progress(stage, len(scores), count, {"success": success})
 
-    return collector.run(jobs, parts.decoding(settings, greedy=greedy), on_done)
+    how = parts.decoding(settings, greedy=greedy)
+    made = processes.gather(lambda: collector.run(jobs, how, on_done))
+    return list(itertools.chain.from_iterable(made))
 
 
 def evaluate(

@@ -12,6 +12,7 @@ import numpy as np
 from mempo_jax.core.advantages import AdvantageSettings, group_advantage
 from mempo_jax.core.diagnostics import group_figures, memory_sums
 from mempo_jax.training.loss import counted
+from mempo_jax.training.placing import to_host
 from mempo_jax.types import Array, Rows, Trajectories
 
 
@@ -24,7 +25,7 @@ def mean_entropy(scored: Iterable[tuple[Rows, Array]]) -> float | None:
     total, count = 0.0, 0
     for rows, entropy in scored:
         mask = counted(rows)
-        total += float(np.sum(jax.device_get(entropy), where=mask, dtype=np.float64))
+        total += float(np.sum(to_host(entropy), where=mask, dtype=np.float64))
         count += int(mask.sum())
     return total / count if count else None
 

@@ -14,6 +14,7 @@ arrays keep their shapes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from mempo_jax.envs.reward import EFFICIENCY, call_reward_function, rescored
 from mempo_jax.rollout.assemble import Shapes, assemble_trajectories
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.training import checks, parts
+from mempo_jax.training import checks, parts, processes
 from mempo_jax.training.figures import group_metrics
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.types import Trajectories
@@ -124,10 +125,15 @@ class GroupSampler:
         ]
 
     def _run(self, step: int, round_: int, places: Sequence[int]) -> list[Trajectory]:
-        jobs = self.jobs(step, round_, places)
-        made = self._collector.run(jobs, parts.decoding(self._settings))
-        self._apply_reward_function(made)
-        return made
+        """The groups of these places, each run and rewarded by one of the processes."""
+
+        def own() -> list[Trajectory]:
+            jobs = self.jobs(step, round_, processes.share(places))
+            made = self._collector.run(jobs, parts.decoding(self._settings))
+            self._apply_reward_function(made)
+            return made
+
+        return list(itertools.chain.from_iterable(processes.gather(own)))
 
     def _dropped(self, reward: np.ndarray, arrays: Trajectories) -> list[int]:
         """Places of groups in which this reward [G, S] tells no members apart."""

@@ -100,10 +100,12 @@ class TrainSection:
     cold_start_steps: int
     cold_start_rows: int
     cold_start_learning_rate: float
+    cold_start_checkpoint_every: int
     demonstrations: int
     demonstrations_path: str
     checkpoint_every: int
     checkpoints_kept: int
+    checkpoint_best: str
     eval_tasks: int
 
     def __post_init__(self) -> None:
@@ -120,7 +122,7 @@ class TrainSection:
         for field in (
             *("minibatches", "micro_batch_tokens", "cold_start_rows"),
             *("demonstrations", "checkpoint_every", "checkpoints_kept"),
-            "max_skipped_updates",
+            *("max_skipped_updates", "cold_start_checkpoint_every"),
         ):
             check(getattr(self, field) >= 1, field, "at least 1")
         check(0 < self.adam_b2 < 1, "adam_b2", "between 0 and 1")

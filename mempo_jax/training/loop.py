@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from mempo_jax.core.divergences import kl_coefficient
 from mempo_jax.envs import TaskSuite
 from mempo_jax.evaluation.trajectory_stats import step_stats
 from mempo_jax.models import lora
-from mempo_jax.rollout.assemble import assemble_trajectories, pack
+from mempo_jax.rollout.assemble import pack
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.training import checks, parts
+from mempo_jax.training import checks, parts, processes
 from mempo_jax.training.adapters import adapt
 from mempo_jax.training.compilations import CompilationCounter
 from mempo_jax.training.figures import (
@@ -25,12 +24,16 @@ from mempo_jax.training.figures import (
     mean_figures,
     padding_share,
 )
+from mempo_jax.training.filler import filler_facts, filler_rows
 from mempo_jax.training.groups import GroupSampler
 from mempo_jax.training.loss import count_tokens
+from mempo_jax.training.pacing import Pace
+from mempo_jax.training.placing import to_host, to_local
 from mempo_jax.training.probing import Prober
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.state import make_optimiser, place_params, state_from_params
 from mempo_jax.training.step import Programs
+from mempo_jax.training.stopping import Stop
 from mempo_jax.types import Evidence, Rows, TrainState, Trajectories
 
 
@@ -43,6 +46,7 @@ class Trainer:
       reference: another policy that the KL pulls towards, with the same vocabulary;
         None: the initial parameters of ``policy``.
       dump: receives (step, update, arrays) of an update that was not finite.
+      stop: asked wherever the step under way could be left with its state unchanged.
     """
 
     def __init__(
@@ -53,10 +57,15 @@ class Trainer:
         mesh: Any,
         reference: parts.Policy | None = None,
         dump: Callable[[int, int, list[Any]], None] = lambda step, update, arrays: None,
+        stop: Stop | None = None,
     ) -> None:
         self._reference_is_initial = reference is None
         policy = adapt(policy, settings, mesh, "training")
-        self.settings, self.policy, self.suite = settings, policy, suite
+        # The parameters lie in the state, and those that it began with, where they are
+        # needed, in the reference: here they would be one copy more.
+        self.policy = dataclasses.replace(policy, params=None)
+        self.settings, self.suite = settings, suite
+        self._mesh = mesh
         self.engine, self.collector = parts.make_collector(
             policy, suite, settings, mesh
         )
@@ -74,7 +83,11 @@ class Trainer:
         self._prober = Prober(policy.tokenizer, self._shapes, settings.credit.needs)
         self.groups = GroupSampler(self.collector, suite, settings, self._shapes)
         self._dump = dump
-        self._skipped_in_a_row = self._empty_in_a_row = 0
+        self._stop = Stop() if stop is None else stop
+        self.collector.ask_between(self._stop.check_alone)
+        # Of a run, not of its process: a checkpoint holds them too.
+        self.in_a_row = {"skipped": 0, "empty": 0}
+        self._most_skipped = 0
         self.compilations = CompilationCounter()
 
     def _make_programs(self, policy: parts.Policy, mesh: Any) -> Programs:
@@ -93,14 +106,19 @@ class Trainer:
         """The policy's parameters as they stand, frozen ones included."""
         return lora.join(self.state.params, self.frozen)
 
+    @property
+    def local_params(self) -> Any:
+        """The same on the devices of this process, for its engine."""
+        return to_local(self.params, self._mesh)
+
     def warm_up(self) -> None:
         """Compiles every program for every shape a run can meet."""
-        self.engine.set_params(self.params)
+        self.engine.set_params(self.local_params)
         self.engine.warm_up()
-        filler = self._filler()
+        filler = filler_facts(self.settings, self._shapes)
         self.groups.warm_up(filler)
         for length in self._shapes.length_buckets:
-            rows = _filler_rows(self._shapes.rows_of(length), length)
+            rows = filler_rows(self._shapes.rows_of(length), length)
             old, _ = self.programs.score(self.params, rows, 1.0)
             self._reference_programs.score(self.reference, rows, 1.0)
             inputs = self.programs.loss_inputs(
@@ -113,21 +131,33 @@ class Trainer:
         self.state, _ = self.programs.apply(self.state, sums)
 
     def run(self, first: int, last: int) -> Iterator[tuple[dict, list[Trajectory]]]:
-        """Steps ``first`` to ``last`` - 1; yields figures and trajectories of each."""
+        """Steps ``first`` to ``last`` - 1; yields figures and trajectories of each.
+
+        Whatever it raises, ``state`` is as it was behind the last step that it yielded.
+
+        Raises:
+          RunStopped: as ``step``, or too many skipped updates in a row.
+          Stopped: ``stop`` asked for it.
+        """
         for step in range(first, last):
             yield self.step(step)
+            # Behind the step: amid its updates no state could be continued from.
+            most = self.settings.train.max_skipped_updates
+            checks.skipped_in_a_row(self._most_skipped, most)
 
     def step(self, step: int) -> tuple[dict[str, Any], list[Trajectory]]:
         """One step: sampling, scoring, updates; figures, and all that was sampled.
 
         Raises:
-          RunStopped: too many failed trajectories or skipped updates in a row, a gap
-            between sampler and trainer, or a reference that is not the policy.
+          RunStopped: too many failed trajectories, a gap between sampler and trainer,
+            or a reference that is not the policy; nothing was updated.
+          Stopped: ``stop`` asked for it; nothing was updated.
         """
         began, before = time.perf_counter(), self.compilations.count
-        self.engine.set_params(self.params)
+        self.engine.set_params(self.local_params)
         counters = dataclasses.asdict(self.engine.counters)
         groups = self.groups.sample(step)
+        self._stop.check()
         sampled = time.perf_counter()
         evidence, probing = self._probe(groups.kept, groups.arrays)
         arrays = groups.arrays._replace(evidence=evidence)
@@ -152,25 +182,28 @@ class Trainer:
         temperature = self.settings.sampling.temperature
 
         def score(rows: Rows) -> Any:
+            self._stop.check()
             return self.programs.score(self.params, rows, temperature)[0]
 
         return self._prober(trajectories, arrays.valid, score)
 
     def _note_empty(self, empty: int, sampled: Sequence[Trajectory]) -> None:
-        self._empty_in_a_row = self._empty_in_a_row + 1 if empty else 0
-        checks.empty_in_a_row(self._empty_in_a_row, sampled)
+        self.in_a_row["empty"] = self.in_a_row["empty"] + 1 if empty else 0
+        checks.empty_in_a_row(self.in_a_row["empty"], sampled)
 
     def _update(
         self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories
     ) -> dict[str, Any]:
         """All optimiser updates of one step, on old log-probs from before the first."""
         batches = self._minibatches(step, trajectories, arrays)
-        made = [[self._score(rows) for rows in batch] for batch in batches]
+        pace = Pace()
+        made = [[self._score(rows, pace) for rows in batch] for batch in batches]
         scored = [[item for item, _ in batch] for batch in made]
         flat = [item for batch in scored for item in batch]
         gap = checks.log_prob_gap(flat, self.settings.train.max_log_prob_gap)
         if self._reference_is_initial and int(self.state.step) == 0:
             checks.reference_is_policy(flat)
+        self._most_skipped = 0
         figures = [
             self._apply_batch(step, at, batch, arrays)
             for at, batch in enumerate(scored)
@@ -199,11 +232,13 @@ class Trainer:
                 batches.append(pack(segments, self._shapes, pad_id))
         return batches
 
-    def _score(self, rows: Rows) -> tuple[tuple[Rows, Any, Any], Any]:
+    def _score(self, rows: Rows, pace: Pace) -> tuple[tuple[Rows, Any, Any], Any]:
         """(rows, old, reference log-probs), and the entropy at each token."""
+        self._stop.check()
         temperature = self.settings.sampling.temperature
         old, entropy = self.programs.score(self.params, rows, temperature)
         ref, _ = self._reference_programs.score(self.reference, rows, temperature)
+        pace(ref)
         return (rows, old, ref), entropy
 
     def _apply_batch(
@@ -217,42 +252,33 @@ class Trainer:
             target=settings.objective.kl_coef,
             warmup_steps=settings.objective.kl_warmup_steps,
         )
-        sums = self.programs.zeros()
+        sums, pace = self.programs.zeros(), Pace()
         for rows, old, ref in batch:
+            if at == 0:  # from the first update on the step must be finished
+                pace(sums)
+                self._stop.check()
             sums = self.programs.accumulate(
                 *(self.params, sums, rows, old, ref, inputs),
                 *(coefficient, settings.sampling.temperature),
             )
         self.state, device_figures = self.programs.apply(self.state, sums)
-        figures = jax.device_get(device_figures)
+        figures = to_host(device_figures)
         figures["kl_coef"] = coefficient
         if figures["skipped"]:
-            self._skipped_in_a_row += 1
-            self._dump(step, at, [jax.device_get(item) for item in batch])
-            checks.skipped_in_a_row(
-                self._skipped_in_a_row, settings.train.max_skipped_updates
-            )
+            self.in_a_row["skipped"] += 1
+            self._most_skipped = max(self._most_skipped, self.in_a_row["skipped"])
+            self._dump(step, at, [to_host(item) for item in batch])
         else:
-            self._skipped_in_a_row = 0
+            self.in_a_row["skipped"] = 0
         return figures
-
-    def _filler(self) -> Trajectories:
-        size = self.settings.sampling.group_size
-        count = size * self.settings.sampling.tasks_per_step
-        empty = assemble_trajectories([], 1, self._shapes)
-
-        def grow(leaf: np.ndarray) -> np.ndarray:
-            if leaf.shape[:1] == (1,):
-                return np.zeros((count // size, size), leaf.dtype)
-            return np.zeros((count, *leaf.shape[1:]), leaf.dtype)
-
-        return jax.tree.map(grow, empty)
 
     def _speeds(
         self, before: dict[str, int], sampling_s: float, training_s: float
     ) -> dict[str, Any]:
         now = dataclasses.asdict(self.engine.counters)
-        made = {name: now[name] - before[name] for name in now}
+        own = {name: now[name] - before[name] for name in now}
+        everyone = processes.gather(lambda: own)
+        made = {name: sum(each[name] for each in everyone) for name in own}
         total = sampling_s + training_s
         return {
             "seconds": total,
@@ -263,19 +289,3 @@ class Trainer:
             "tokens_fed_per_s": made["tokens_fed"] / sampling_s,
             "device_bytes": device_bytes(),
         }
-
-
-def _filler_rows(count: int, length: int) -> Rows:
-    shape = (count, length)
-    whole = np.zeros(shape, np.int32)
-    no = np.zeros(shape, bool)
-    return Rows(
-        tokens=whole,
-        token_mask=no,
-        action_mask=no,
-        behaviour_log_probs=np.zeros(shape, np.float32),
-        turn_id=whole,
-        op_id=whole - 1,
-        trajectory_index=np.zeros(count, np.int32),
-        valid=np.zeros(count, bool),
-    )

@@ -40,6 +40,11 @@ class Model(Protocol):
 
     def unembed(self, params: Any) -> Array: ...
 
+    @property
+    def tied(self) -> bool: ...
+
+    def with_rows(self, rows: Any) -> Model: ...
+
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveSettings:
@@ -159,6 +164,7 @@ def score(
         temperature=temperature,
         chunk_size=chunk_size,
         mask=rows.token_mask,
+        tied=model.tied,
     )
 
 
@@ -201,6 +207,7 @@ def policy_loss(
         temperature=temperature,
         chunk_size=objective.logit_chunk,
         mask=mask,
+        tied=model.tied,
     )
     return policy_objective(
         log_probs,
@@ -229,7 +236,11 @@ def supervised_loss(
     """Cross-entropy of action tokens at temperature 1: (loss_sum, count, figures)."""
     mask = counted(rows)
     log_probs = shifted_log_probs(
-        *_states(model, params, rows), rows.tokens, chunk_size=chunk_size, mask=mask
+        *_states(model, params, rows),
+        rows.tokens,
+        chunk_size=chunk_size,
+        mask=mask,
+        tied=model.tied,
     )
     tokens = jnp.sum(mask.astype(jnp.float32))
     return -masked_sum(log_probs, mask), tokens, {"tokens": tokens}

@@ -14,7 +14,9 @@ from mempo_jax.core.advantages import AdvantageSettings
 from mempo_jax.rollout.assemble import Shapes
 from mempo_jax.rollout.collect import Decoding
 from mempo_jax.settings import ConfigError
+from mempo_jax.training import processes
 from mempo_jax.training.loss import ObjectiveSettings
+from mempo_jax.training.placing import connect, slots_multiple
 from mempo_jax.training.policies import (
     Policy,
     initial_policy,
@@ -25,7 +27,7 @@ from mempo_jax.training.rollouts import make_collector
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.sharding import make_mesh, row_multiple
 from mempo_jax.training.state import OptimiserSettings
-from mempo_jax.training.suites import make_episodes, make_suite
+from mempo_jax.training.suites import make_episodes, make_expert, make_suite
 
 __all__ = [
     "ConfigError",
@@ -37,6 +39,7 @@ __all__ = [
     "load_policy",
     "make_collector",
     "make_episodes",
+    "make_expert",
     "make_mesh",
     "make_nano",
     "make_run_mesh",
@@ -58,12 +61,21 @@ def make_run_mesh(settings: RunSettings) -> Any:
         mesh = make_mesh(axes.data, axes.fsdp, axes.tensor)
     except ValueError as error:
         raise ConfigError(f"config.mesh: {error}") from error
-    multiple = row_multiple(mesh)
+    if processes.count() > 1 and settings.engine.kind != "local":
+        raise ConfigError(
+            "config.engine.kind: expected 'local' with several processes, got "
+            f"{settings.engine.kind!r}; run one process"
+        )
+    connect(mesh)
+    multiple = slots_multiple(mesh)
     if settings.sampling.slots % multiple:
         raise ConfigError(
-            f"config.sampling.slots: expected a multiple of data x fsdp = {multiple}, "
-            f"got {settings.sampling.slots}"
+            f"config.sampling.slots: expected a multiple of {multiple}, the devices "
+            f"that rows are split over, got {settings.sampling.slots}"
         )
+    if settings.engine.kind == "local":
+        slots = settings.sampling.slots // processes.count()
+        settings.engine.check_fits(slots, len(mesh.local_devices))
     return mesh
 
 

@@ -1,15 +1,27 @@
-"""Streams a checkpoint's parameters straight to where they lie on the mesh."""
+"""Puts arrays where they lie: on the mesh of a run, on the devices of one process.
+
+With several processes the mesh spans the devices of all. Every process then holds the
+same host data and calls these functions alike; each places its own part.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from mempo_jax.models.stream import Place, Read
 from mempo_jax.training import sharding
+
+PIECE_BYTES = 1 << 28  # of an array that are moved at a time
 
 
 def on_mesh(mesh: Mesh, table: sharding.Table = sharding.DECODER_TABLE) -> Place:
@@ -33,3 +45,155 @@ def on_mesh(mesh: Mesh, table: sharding.Table = sharding.DECODER_TABLE) -> Place
         return jax.make_array_from_callback(shape, where, part, dtype=dtype)
 
     return place
+
+
+def put(tree: Any, where: Any) -> Any:
+    """``jax.device_put``, also onto devices of several processes.
+
+    Args:
+      tree: numpy, the same in every process, or jax arrays.
+      where: a sharding, or a tree of them for parts of ``tree``.
+    """
+    if jax.process_count() == 1:
+        return jax.device_put(tree, where)
+    return jax.tree.map(
+        lambda way, part: jax.tree.map(lambda leaf: _put(leaf, way), part), where, tree
+    )
+
+
+def to_host(tree: Any) -> Any:
+    """The arrays as numpy, whole, wherever their parts lie."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    return jax.tree.map(_whole, tree)
+
+
+def fetch(leaf: Any, layer: int | None) -> np.ndarray:
+    """One layer of a stacked parameter, or all of another, as numpy.
+
+    No more than that, and PIECE_BYTES, is brought to the host or to other devices.
+    """
+    if layer is None:
+        parts = list(pieces(leaf))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    on_host = not isinstance(leaf, jax.Array) or (
+        len(leaf.sharding.device_set) == 1 and jax.default_backend() == "cpu"
+    )
+    if on_host:  # nothing is copied
+        return np.asarray(leaf)[layer]
+    return _rows(leaf, layer, 1)[0]
+
+
+def pieces(leaf: Any) -> Iterator[np.ndarray]:
+    """An array as numpy, in parts along its first axis of about PIECE_BYTES each."""
+    if leaf.nbytes <= PIECE_BYTES or not leaf.ndim:
+        yield to_host(leaf)
+        return
+    rows = max(1, PIECE_BYTES * leaf.shape[0] // leaf.nbytes)
+    for begin in range(0, leaf.shape[0], rows):
+        yield _rows(leaf, begin, min(rows, leaf.shape[0] - begin))
+
+
+def local_mesh(mesh: Mesh) -> Mesh:
+    """The mesh for what each process does alone: its own devices, in the same axes.
+
+    As much of tensor and fsdp as fits into the devices of one process stays, so that a
+    parameter is split there as far as it can be. One process: the mesh itself.
+    """
+    if jax.process_count() == 1:
+        return mesh
+    own = _by_process(mesh)[jax.process_index()]
+    return Mesh(own, sharding.AXES, axis_types=(AxisType.Auto,) * own.ndim)
+
+
+def to_local(
+    params: Any, mesh: Mesh, table: sharding.Table = sharding.DECODER_TABLE
+) -> Any:
+    """Parameters on the mesh of a run as parameters on ``local_mesh``.
+
+    Each process gets all of them; the arrays as they are where there is one process.
+    """
+    if jax.process_count() == 1:
+        return params
+    devices = _by_process(mesh)
+    names = ("process", *sharding.AXES)
+    # The same devices with the processes as an axis, over which nothing is split.
+    copies = Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
+    spread = put(params, sharding.shardings(params, copies, table))
+    own = sharding.shardings(params, local_mesh(mesh), table)
+
+    def local(leaf: jax.Array, where: NamedSharding) -> jax.Array:
+        parts = [shard.data for shard in leaf.addressable_shards]
+        return jax.make_array_from_single_device_arrays(leaf.shape, where, parts)
+
+    return jax.tree.map(local, spread, own)
+
+
+def connect(mesh: Mesh) -> None:
+    """Lets the devices of several processes talk along every set of axes once.
+
+    On CPUs the first words between two of them must be said by both within 30 s, which
+    they would miss where one compiles longer than the other.
+    """
+    if jax.process_count() == 1:
+        return
+    sets = [
+        axes
+        for size in range(1, mesh.devices.ndim + 1)
+        for axes in itertools.combinations(sharding.AXES, size)
+    ]
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=(), out_specs=PartitionSpec())
+    def say() -> jax.Array:
+        return sum(jax.lax.psum(jnp.ones(()), axes) for axes in sets)
+
+    jax.block_until_ready(jax.jit(say)())
+
+
+def slots_multiple(mesh: Mesh) -> int:
+    """What the number of slots, of all processes together, must be a multiple of."""
+    return jax.process_count() * sharding.row_multiple(local_mesh(mesh))
+
+
+def _rows(leaf: Any, begin: int, count: int) -> np.ndarray:
+    if not isinstance(leaf, jax.Array):
+        return np.asarray(leaf[begin : begin + count])
+    spread = not leaf.is_fully_addressable
+    where = sharding.replicated(leaf.sharding.mesh) if spread else None
+    cut = jax.jit(_cut, static_argnums=2, out_shardings=where)
+    return np.asarray(cut(leaf, np.int32(begin), count))
+
+
+def _cut(leaf: jax.Array, begin: jax.Array, count: int) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(leaf, begin, count)
+
+
+def _by_process(mesh: Mesh) -> np.ndarray:
+    """The devices [process, data, fsdp, tensor], each process with its own."""
+    by_process = [
+        [d for d in mesh.devices.flat if d.process_index == number]
+        for number in range(jax.process_count())
+    ]
+    own = len(by_process[0])
+    tensor = math.gcd(mesh.shape["tensor"], own)
+    fsdp = math.gcd(mesh.shape["fsdp"], own // tensor)
+    shape = len(by_process), own // (fsdp * tensor), fsdp, tensor
+    return np.array(by_process).reshape(shape)
+
+
+def _put(leaf: Any, where: NamedSharding) -> jax.Array:
+    spread = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+    if spread or where.is_fully_addressable:
+        return jax.device_put(leaf, where)
+    # device_put would first compare the data of all processes.
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
+
+
+def _whole(leaf: Any) -> np.ndarray:
+    spread = isinstance(leaf, jax.Array) and not (
+        leaf.is_fully_addressable or leaf.is_fully_replicated
+    )
+    if spread:
+        leaf = multihost_utils.process_allgather(leaf, tiled=True)
+    return np.asarray(leaf)

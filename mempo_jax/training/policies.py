@@ -8,26 +8,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from mempo_jax.envs import TaskSuite
 from mempo_jax.memory import OpError, error_message
 from mempo_jax.models import hf, stream
 from mempo_jax.models.decoder import DecoderConfig, LanguageModel
-from mempo_jax.models.lora import merge
 from mempo_jax.models.nano import build_nano, nano_config
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import advisors
-from mempo_jax.training.placing import on_mesh
+from mempo_jax.training import advisors, processes
+from mempo_jax.training.placing import fetch, on_mesh
 from mempo_jax.training.policy_config import write_config
 from mempo_jax.training.run_settings import RunSettings
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """A model with its tokenizer and parameters (nested dict, numpy or jax)."""
+    """A model with its tokenizer and parameters (nested dict, numpy or jax; None where
+    they lie elsewhere)."""
 
     config: DecoderConfig
     model: LanguageModel
@@ -45,12 +44,17 @@ class Policy:
         """Writes a Hugging Face directory with these parameters, adapters merged.
 
         config: of the run, kept beside them; see ``policy_config``. repeat_tied: as for
-        ``hf.save``.
+        ``hf.save``. Where several processes run each must call it; one writes.
         """
-        lora = self.model.lora
-        host = merge(params, lora) if lora else jax.tree.map(np.asarray, params)
-        hf.save(directory, self.config, host, self.tokenizer, repeat_tied=repeat_tied)
-        if config is not None:
+        write = processes.primary()
+        hf.save(
+            *(directory, self.config, params, self.tokenizer),
+            adapters=self.model.lora,
+            repeat_tied=repeat_tied,
+            fetch=fetch,
+            write=write,
+        )
+        if config is not None and write:
             write_config(directory, config)
 
 

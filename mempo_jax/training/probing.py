@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from mempo_jax.models.tokenizer import Tokenizer
@@ -15,6 +14,7 @@ from mempo_jax.rollout.probe_plan import Variant
 from mempo_jax.rollout.probes import plan_probes
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.training.placing import to_host
 from mempo_jax.types import Array, Evidence, Rows
 
 
@@ -68,7 +68,7 @@ class Prober:
         made = [score(batch) for batch in batches]  # all are under way before one ends
         means = np.zeros(len(variants))
         for batch, log_probs in zip(batches, made):
-            values = np.asarray(jax.device_get(log_probs), np.float64)
+            values = np.asarray(to_host(log_probs), np.float64)
             for b in np.flatnonzero(batch.valid):
                 n = int(batch.trajectory_index[b])
                 end = len(variants[n].tokens)

@@ -44,7 +44,9 @@ def make_http_engine(policy: Policy, settings: RunSettings) -> HttpEngine:
             client,
             pathlib.Path(http.sync_dir),
             # A server that is running keeps an output matrix that it is not given.
-            functools.partial(policy.save, repeat_tied=True),
+            functools.partial(
+                dataclasses.replace(policy, params=None).save, repeat_tied=True
+            ),
             [read_call(line) for line in http.reload],
             http.reload_timeout_s,
         )
@@ -66,7 +68,10 @@ def check_engine(policy: Policy, settings: RunSettings, mesh: Any) -> None:
 
     The server is given the policy's weights, somewhat scaled: one that does not read
     them, or not all, could else pass with those that it holds. It samples a few tokens,
-    and its log-probs of them are compared with what they must be.
+    and its log-probs of them are compared with what they must be. Where it keeps its
+    weights (sync "none"), they must be the policy's as it stands here, before any cold
+    start: one would then lead away from them, so make it beforehand, serve what it made
+    and begin with that (policy.path, train.cold_start_steps = 0).
 
     Raises:
       ConfigError: it cannot be reached, cannot be used, or is not the policy.

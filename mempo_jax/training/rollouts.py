@@ -9,8 +9,9 @@ from mempo_jax.memory import closing_tags
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.sampler import Sampler
-from mempo_jax.training import advisors
+from mempo_jax.training import advisors, processes
 from mempo_jax.training.advisors import Advisors
+from mempo_jax.training.placing import local_mesh
 from mempo_jax.training.policies import Policy
 from mempo_jax.training.remote import make_http_engine
 from mempo_jax.training.run_settings import RunSettings
@@ -22,8 +23,9 @@ def make_engine(
     policy: Policy, settings: RunSettings, mesh: Any
 ) -> tuple[Sampler, Advisors]:
     """The engine that ``config.engine`` asks for, and the policy as adviser of banks,
-    which the engine leads."""
+    which the engine leads; both on the devices of this process."""
     engine: Sampler
+    mesh = local_mesh(mesh)
     if settings.engine.kind == "http":
         engine = make_http_engine(policy, settings)
     else:
@@ -56,10 +58,12 @@ def _local_engine(policy: Policy, settings: RunSettings, mesh: Any) -> Engine:
     return Engine(
         policy.model,
         policy.tokenizer,
-        slots=sampling.slots,
+        slots=sampling.slots // processes.count(),
         max_length=settings.max_segment_tokens,
         prefill_buckets=sampling.prefill_buckets,
         decode_chunk=sampling.decode_chunk,
         closing_tags=closing_tags(),
+        row_buckets=settings.engine.row_buckets,
         row_sharding=row_sharding(mesh),
+        lanes=settings.engine.lanes,
     )

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
+import pathlib
+import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
-
+from mempo_jax.envs.reward import RewardError
+from mempo_jax.models import lora
 from mempo_jax.models.lora_files import save_adapters
 from mempo_jax.rollout.http_client import ServerError
-from mempo_jax.training import parts
+from mempo_jax.training import parts, processes
 from mempo_jax.training.advisors import make_advisors
-from mempo_jax.training.checkpoint import Checkpoints
 from mempo_jax.training.checks import RunStopped
 from mempo_jax.training.cold_start import Progress, cold_start, quiet
+from mempo_jax.training.continuing import Kept
 from mempo_jax.training.evaluate import evaluate
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.metrics import MetricsWriter
+from mempo_jax.training.placing import to_host
 from mempo_jax.training.remote import check_engine
 from mempo_jax.training.run_settings import RunSettings
-from mempo_jax.training.rundir import RunDir, identity
-
-
-class Preempted(BaseException):
-    """SIGTERM: what was computed is saved, and the run can be continued.
-
-    No Exception, like KeyboardInterrupt: it may be raised within any call, and what
-    guards that call against faults must let it pass.
-    """
+from mempo_jax.training.rundir import RunDir
+from mempo_jax.training.stopping import Stop, Stopped
 
 
 def run(
@@ -39,20 +33,28 @@ def run(
     config: Mapping[str, Any],
     workdir: str,
     progress: Progress = quiet,
+    stop: Stop | None = None,
 ) -> dict[str, Any]:
     """Runs to the end, or continues a run that was stopped; returns the summary.
 
     A run that has ended with this number of steps is not touched.
 
+    Args:
+      stop: whether to end early; None: SIGTERM and Ctrl-C do, while there is something
+        to save (from the main thread).
+
     Raises:
       ConfigError: something does not fit; nothing was computed.
-      RunStopped, ServerError: training cannot go on; a checkpoint was saved.
-      Preempted, KeyboardInterrupt: SIGTERM or Ctrl-C during training; a checkpoint
-        was saved.
+      RunStopped, RewardError, ServerError: training cannot go on; a checkpoint was
+        saved.
+      CheckpointError, OSError: something could not be written; what was is kept.
+      Stopped: by ``stop``; all is saved.
     """
+    stop = Stop() if stop is None else stop
     place = RunDir(workdir)
-    place.check(config)
-    finished = place.load_json("summary.json")
+    # What depends on files is looked at once, or the processes might see it change.
+    processes.on_primary(lambda: place.check(config))
+    finished = processes.from_primary(lambda: place.load_json("summary.json"))
     if finished is not None and finished.get("steps") == settings.train.steps:
         return finished
     suite = parts.make_suite(settings)
@@ -60,54 +62,64 @@ def run(
     mesh = parts.make_run_mesh(settings)
     policy, reference = _policies(settings, suite, mesh)
     make_advisors(policy, settings, mesh)
-    place.claim(config)
-    with place.locked():
+    processes.on_primary(lambda: place.claim(config))
+    with contextlib.ExitStack() as held:
+        processes.on_primary(lambda: held.enter_context(place.locked()))
         seconds: dict[str, float] = {}
         try:
             # In the lock: it changes what a server holds, perhaps for another process.
             check_engine(policy, settings, mesh)
             with _timed(seconds, "cold_start"):
-                _start(policy, settings, suite, mesh, place, progress)
+                _start(policy, settings, suite, mesh, place, progress, stop)
         except parts.ConfigError:
-            place.release()
+            if processes.primary():
+                place.release()
             raise
         del policy  # or a second copy would stay in memory to the end
-        return _stages(
-            settings, config, suite, mesh, reference, seconds, place, progress
+        stop.check()
+        trained = parts.load_policy(str(place.cold_start), settings, mesh)
+        trainer = Trainer(
+            *(trained, suite, settings, mesh),
+            reference=reference,
+            dump=place.dump_update,
+            stop=stop,
         )
+        del trained, reference
+        return _stages(trainer, config, seconds, place, progress, stop)
 
 
 def _stages(
-    settings: RunSettings,
+    trainer: Trainer,
     config: Mapping[str, Any],
-    suite,
-    mesh,
-    reference: parts.Policy | None,
     seconds: dict[str, float],
     place: RunDir,
     progress: Progress,
+    stop: Stop,
 ) -> dict[str, Any]:
-    policy = parts.load_policy(str(place.cold_start), settings, mesh)
-    trainer = Trainer(
-        policy, suite, settings, mesh, reference=reference, dump=place.dump_update
-    )
+    """What follows the cold start; between two stages nothing is unsaved."""
     with _timed(seconds, "warm_up"):
         progress("compiling", 0, 1, {})
         trainer.warm_up()
         progress("compiling", 1, 1, {})
+    stop.check()
     with _timed(seconds, "evaluate_cold_start"):
         before = _evaluated(trainer, "cold_start", place, progress)
+    stop.check()
+    kept = Kept(trainer, config, place)
     with _timed(seconds, "train"):
-        _train(trainer, settings, config, place, progress)
+        _train(trainer, config, place, kept, stop, progress)
     with _timed(seconds, "evaluate_trained"):
         after = _evaluated(trainer, "trained", place, progress)
+    stop.check()
     _export(trainer, place, config)
-    summary = {
-        "cold_start": before,
-        "trained": after,
-        "seconds": seconds,
-        "steps": settings.train.steps,
-    }
+    steps = trainer.settings.train.steps
+    summary = {"cold_start": before, "trained": after}
+    best = kept.put_back_best()
+    if best is not None:
+        policy, params = trainer.policy, trainer.params
+        place.save_dir(place.best, lambda path: policy.save(path, params, config))
+        summary["best_step"] = best
+    summary |= {"seconds": seconds, "steps": steps}
     place.save_json("summary.json", summary)
     return summary
 
@@ -131,42 +143,57 @@ def _policies(
 
 
 def _start(
-    policy: parts.Policy, settings: RunSettings, suite, mesh, place: RunDir, progress
+    policy: parts.Policy,
+    settings: RunSettings,
+    suite,
+    mesh,
+    place: RunDir,
+    progress: Progress,
+    stop: Stop,
 ) -> None:
     """Saves the policy after its cold start, unless that was done before."""
-    if (place.cold_start / "config.json").is_file():
-        return
-    params = policy.params
-    if settings.train.cold_start_steps:
-        params = cold_start(policy, suite, settings, mesh, progress)
-    place.save_dir(place.cold_start, lambda path: policy.save(path, params))
+    kept = place.cold_start_checkpoints
+    if not processes.from_primary((place.cold_start / "config.json").is_file):
+        params = policy.params
+        if settings.train.cold_start_steps:
+            params = cold_start(
+                *(policy, suite, settings, mesh, progress), kept=kept, stop=stop
+            )
+        place.save_dir(place.cold_start, lambda path: policy.save(path, params))
+    processes.on_primary(lambda: shutil.rmtree(kept, ignore_errors=True))
 
 
 def _export(trainer: Trainer, place: RunDir, config: Mapping[str, Any]) -> None:
     """The trained policy as a whole, and its adapters alone where it has some."""
     policy, params = trainer.policy, trainer.params
     place.save_dir(place.policy, lambda path: policy.save(path, params, config))
-    if policy.model.lora is not None:
-        place.save_dir(
-            place.adapters,
-            lambda path: save_adapters(
-                path, policy.config, params, policy.model.lora, place.cold_start
-            ),
-        )
+    if policy.model.lora is None:
+        return
+
+    def save(path: pathlib.Path) -> None:
+        adapters = to_host(lora.split(params)[0])
+        if processes.primary():
+            save_adapters(
+                path, policy.config, adapters, policy.model.lora, place.cold_start
+            )
+
+    place.save_dir(place.adapters, save)
 
 
 def _evaluated(
     trainer: Trainer, name: str, place: RunDir, progress: Progress
 ) -> dict[str, Any]:
-    known = place.load_json(f"evaluation_{name}.json") if name == "cold_start" else None
-    if known is not None:
-        return known
+    if name == "cold_start":
+        file = f"evaluation_{name}.json"
+        known = processes.from_primary(lambda: place.load_json(file))
+        if known is not None:
+            return known
     summary, made = evaluate(
         trainer.engine,
         trainer.collector,
         trainer.suite,
         trainer.settings,
-        trainer.params,
+        trainer.local_params,
         name=name,
         progress=progress,
     )
@@ -178,85 +205,62 @@ def _evaluated(
 
 def _train(
     trainer: Trainer,
-    settings: RunSettings,
     config: Mapping[str, Any],
     place: RunDir,
+    kept: Kept,
+    stop: Stop,
     progress: Progress,
 ) -> None:
-    keep, every = settings.train.checkpoints_kept, settings.train.checkpoint_every
-    saved = Checkpoints(place.checkpoints, keep=keep)
-    fixed = _identities(trainer, settings)
-    first = _restore(trainer, saved, fixed)
-    log = settings.log
-    last = settings.train.steps
-    if first > last:
-        raise parts.ConfigError(
-            f"config.train.steps: expected at least {first}, the step that "
-            f"--workdir={place.path} stands at, got {last}; use another --workdir"
-        )
+    """All steps that are left, each written down before what comes behind it."""
+    settings = trainer.settings
+    log, last = settings.log, settings.train.steps
+    first = kept.restore()
     with (
-        contextlib.closing(saved),
-        _stop_signals() as stop,
-        MetricsWriter(
+        stop.unsaved(),
+        kept.closing(),
+        _record(place, first, settings, config) as write,
+    ):
+        done = first
+        progress("training", done, last, {})
+        try:
+            for figures, trajectories in trainer.run(first, last):
+                kept.note(done, figures)
+                write(done, figures)
+                if log.trajectories_every and done % log.trajectories_every == 0:
+                    place.save_trajectories(f"step_{done:06d}", trajectories)
+                done += 1
+                progress("training", done, last, _shown(figures))
+                kept.save_if_due(done)
+                stop.check()
+        except (RunStopped, RewardError, ServerError):
+            kept.save_now(done)
+            raise
+        except Stopped as stopped:
+            kept.save_now(done)
+            raise type(stopped)(f"stopped after step {done} of {last}") from None
+
+
+@contextlib.contextmanager
+def _record(
+    place: RunDir, first: int, settings: RunSettings, config: Mapping[str, Any]
+) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """Writes the figures of a step to the metrics; one process does."""
+    log = settings.log
+    metrics = processes.on_primary(
+        lambda: MetricsWriter(
             place.path,
             resume_step=first - 1 if first else None,
             tensorboard=log.tensorboard,
             wandb_project=log.wandb_project,
             config=config,
-        ) as metrics,
-    ):
-
-        def save(done: int) -> None:
-            record = {"step": done, "config": dict(config)} | fixed
-            saved.save(trainer.state, record)
-
-        done = first
-        progress("training", done, last, {})
-        try:
-            for figures, trajectories in trainer.run(first, last):
-                metrics.write(done, figures)
-                if log.trajectories_every and done % log.trajectories_every == 0:
-                    place.save_trajectories(f"step_{done:06d}", trajectories)
-                done += 1
-                progress("training", done, last, _shown(figures))
-                if done % every == 0 or done == last or stop:
-                    save(done)
-                if stop:
-                    saved.wait()
-                    if stop[0] == signal.SIGINT:
-                        raise KeyboardInterrupt
-                    raise Preempted(f"stopped after step {done} of {last}")
-        except (RunStopped, ServerError):
-            save(done)
-            raise
-
-
-def _identities(trainer: Trainer, settings: RunSettings) -> dict[str, str]:
-    """What a checkpoint must be continued with: reference policy, and base weights
-    where they are frozen and not the reference."""
-    fixed = {"reference": identity(trainer.reference)}
-    if settings.policy.lora.rank and settings.policy.ref_path:
-        fixed["base"] = identity(trainer.frozen)
-    return fixed
-
-
-def _restore(trainer: Trainer, saved: Checkpoints, fixed: Mapping[str, str]) -> int:
-    """Puts the newest checkpoint into the trainer; returns its step, 0 without one."""
-    target = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-        trainer.state,
+        )
     )
-    found = saved.restore(target)
-    if found is None:
-        return 0
-    for what, own in fixed.items():
-        if found.metadata.get(what) != own:
-            raise parts.ConfigError(
-                f"{saved.directory}: its checkpoints were trained with another "
-                f"{what} policy; cold_start/ or config.policy.ref_path has changed"
-            )
-    trainer.state = found.state
-    return int(found.metadata["step"])
+
+    def write(step: int, figures: Mapping[str, Any]) -> None:
+        processes.on_primary(lambda: metrics.write(step, figures))
+
+    with contextlib.nullcontext() if metrics is None else metrics:
+        yield write
 
 
 def _shown(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,31 +274,3 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     began = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - began, 2)
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """The signals that came: SIGTERM, or SIGINT from Ctrl-C.
-
-    The step under way is finished and saved; a second signal acts at once.
-    """
-    came: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield came
-        return
-    at_once = {
-        signal.SIGTERM: signal.SIG_DFL,
-        signal.SIGINT: signal.default_int_handler,
-    }
-
-    def on_signal(number: int, frame: Any) -> None:
-        came.append(number)
-        for each, handler in at_once.items():
-            signal.signal(each, handler)
-
-    before = {number: signal.signal(number, on_signal) for number in at_once}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

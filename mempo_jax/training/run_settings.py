@@ -60,10 +60,6 @@ class RunSettings:
             "sampling.max_new_tokens)"
         )
         require(got >= longest, "train.length_buckets", expected, got)
-        got = self.sampling.prefill_buckets[-1]
-        context = self.context.max_context_tokens
-        expected = f"a last bucket of at least {context} (context.max_context_tokens)"
-        require(got >= context, "sampling.prefill_buckets", expected, got)
         weight, capacity = self.reward.efficiency_size, self.memory.capacity
         expected = "0 where memory.capacity is 0: no bound to measure the size against"
         ok = weight == 0 or capacity > 0

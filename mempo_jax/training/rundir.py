@@ -1,9 +1,10 @@
 """The run directory: what a run writes, where, and how it is found again.
 
     config.json · metrics.jsonl · tensorboard/ · trajectories/ · checkpoints/ ·
-    cold_start/ (initial policy) · policy/ (trained) · evaluation_cold_start.json ·
-    evaluation_trained.json · skipped/ (batches of updates not finite) · summary.json ·
-    lock (held while a process runs there)
+    cold_start/ (initial policy) · cold_start_checkpoints/ (until it has ended) ·
+    policy/ (trained) · policy_best/ (of the best checkpoint) · adapters/ ·
+    evaluation_cold_start.json · evaluation_trained.json · skipped/ (batches of updates
+    not finite) · summary.json · lock (held while a process runs there)
 
 Directories that must be whole are written beside their place and renamed.
 """
@@ -25,16 +26,21 @@ import numpy as np
 
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError
+from mempo_jax.training import processes
+from mempo_jax.training.placing import pieces
 
 # Fields that a continued run may change: they alter nothing that was done already.
 FREE_FIELDS = (
     *("train.steps", "log.trajectories_every"),
+    # The machine may be another.
+    *("mesh.data", "mesh.fsdp", "mesh.tensor"),
     # The server may have moved; its log-probs are checked at every start.
     *("engine.http.url", "engine.http.model", "engine.http.api_key_env"),
     *("engine.http.timeout_s", "engine.http.retries", "engine.http.max_concurrent"),
     *("engine.http.sync_dir", "engine.http.reload", "engine.http.reload_timeout_s"),
 )
-RESULTS = ("summary.json", "checkpoints")  # never there without a config.json
+# Never there without a config.json.
+RESULTS = ("summary.json", "checkpoints", "cold_start_checkpoints")
 
 
 class RunDir:
@@ -43,7 +49,9 @@ class RunDir:
     def __init__(self, path: str) -> None:
         self.path = pathlib.Path(path)
         self.cold_start = self.path / "cold_start"
+        self.cold_start_checkpoints = self.path / "cold_start_checkpoints"
         self.policy = self.path / "policy"
+        self.best = self.path / "policy_best"
         self.adapters = self.path / "adapters"
         self.checkpoints = self.path / "checkpoints"
         self.trajectories = self.path / "trajectories"
@@ -55,9 +63,6 @@ class RunDir:
         Raises:
           ConfigError: another process runs in this directory.
         """
-        if jax.process_index() != 0:  # the first process speaks for all of a run
-            yield
-            return
         with (self.path / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,22 +135,42 @@ class RunDir:
             self.path.rmdir()
 
     def save_dir(self, place: pathlib.Path, fill: Callable[[pathlib.Path], None]):
-        """Fills a new directory beside ``place`` and renames it there."""
+        """Fills a new directory beside ``place`` and renames it there.
+
+        fill: called in every process; only the first may write.
+        """
         fresh = place.with_name(place.name + ".writing")
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
-        fill(fresh)
-        shutil.rmtree(place, ignore_errors=True)
-        fresh.rename(place)
+
+        def begin() -> None:
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir(parents=True)
+
+        def end() -> None:
+            shutil.rmtree(place, ignore_errors=True)
+            fresh.rename(place)
+
+        processes.on_primary(begin)
+        try:
+            processes.gather(lambda: fill(fresh))
+        except OSError:
+            if processes.primary():  # what is half written fills the disk
+                shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        processes.on_primary(end)
 
     def save_trajectories(self, name: str, made: Sequence[Trajectory]) -> None:
         """Writes ``trajectories/NAME.jsonl``, one object per trajectory."""
-        self.trajectories.mkdir(exist_ok=True)
-        lines = [json.dumps(t.to_json(), ensure_ascii=False) for t in made]
-        write_text(self.trajectories / f"{name}.jsonl", "\n".join(lines) + "\n")
+
+        def write() -> None:
+            self.trajectories.mkdir(exist_ok=True)
+            lines = [json.dumps(t.to_json(), ensure_ascii=False) for t in made]
+            write_text(self.trajectories / f"{name}.jsonl", "\n".join(lines) + "\n")
+
+        processes.on_primary(write)
 
     def save_json(self, name: str, value: Any) -> None:
-        write_text(self.path / name, json.dumps(value, indent=1) + "\n")
+        text = json.dumps(value, indent=1) + "\n"
+        processes.on_primary(lambda: write_text(self.path / name, text))
 
     def load_json(self, name: str) -> Any | None:
         """An object that ``save_json`` wrote, None without the file.
@@ -170,6 +195,8 @@ class RunDir:
 
     def dump_update(self, step: int, update: int, batch: Sequence[Any]) -> None:
         """Keeps the arrays of an update that was skipped, for a look at its cause."""
+        if not processes.primary():
+            return
         folder = self.path / "skipped"
         folder.mkdir(exist_ok=True)
         arrays = {}
@@ -184,7 +211,8 @@ def identity(params: Any) -> str:
     digest = hashlib.sha256()
     for path, leaf in jax.tree.leaves_with_path(params):
         digest.update(jax.tree_util.keystr(path).encode())
-        digest.update(np.asarray(jax.device_get(leaf)).tobytes())
+        for part in pieces(leaf):
+            digest.update(part.tobytes())
     return digest.hexdigest()
 
 

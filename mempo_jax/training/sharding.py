@@ -67,6 +67,11 @@ def make_mesh(
             )
         data = len(devices) // (fsdp * tensor)
     wanted = data * fsdp * tensor
+    if jax.process_count() > 1 and wanted < len(devices):
+        raise ValueError(
+            f"a mesh of {data} x {fsdp} x {tensor} leaves devices of some process "
+            f"unused, there are {len(devices)}: {remedy}, or start fewer processes"
+        )
     if wanted > len(devices):
         raise ValueError(
             f"a mesh of {data} x {fsdp} x {tensor} needs {wanted} devices, there are "

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from mempo_jax.training import sharding
+from mempo_jax.training import placing, sharding
 from mempo_jax.types import Array, TrainState
 
 
@@ -122,7 +122,7 @@ def place_params(
     params: Any, mesh: Mesh, table: sharding.Table = sharding.DECODER_TABLE
 ) -> Any:
     """Puts parameters, numpy or jax, where the table wants them."""
-    return jax.device_put(params, sharding.shardings(params, mesh, table))
+    return placing.put(params, sharding.shardings(params, mesh, table))
 
 
 def abstract_state(

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from mempo_jax.core import AdvantageSettings, CreditSettings
 from mempo_jax.models import lora
 from mempo_jax.training import loss as losses
-from mempo_jax.training import sharding
+from mempo_jax.training import placing, sharding
 from mempo_jax.training.loss import LossInputs, Model, ObjectiveSettings
 from mempo_jax.training.state import add_updates, fresh_state
 from mempo_jax.types import Array, Rows, TrainState, Trajectories
@@ -58,8 +58,9 @@ class Programs:
         table: sharding.Table = sharding.DECODER_TABLE,
     ):
         self.mesh = mesh
-        self._model, self._optimiser = model, optimiser
+        self._optimiser = optimiser
         self._rows = sharding.row_sharding(mesh)
+        self._model = model.with_rows(self._rows) if mesh.size > 1 else model
         self._whole = sharding.replicated(mesh)
         shapes = jax.eval_shape(model.init, jax.random.key(0))
         trained, _ = lora.split(shapes)
@@ -71,11 +72,20 @@ class Programs:
         )
         self._compile(objective, advantage, credit)
 
+    def jitted(self) -> dict[str, Any]:
+        """The jitted functions by name, for lowering them without arrays."""
+        return {
+            "score": self._score,
+            "accumulate": self._accumulate,
+            "supervised": self._supervised,
+            "apply": self._apply,
+        }
+
     def place_rows(self, rows: Any) -> Any:
         """Rows, or any tree of [B, ...] arrays, split over data and fsdp."""
         for leaf in jax.tree.leaves(rows):
             sharding.check_rows(leaf.shape[0], self.mesh)
-        return jax.device_put(rows, self._rows)
+        return placing.put(rows, self._rows)
 
     def loss_inputs(self, trajectories: Trajectories, token_count: Array) -> LossInputs:
         """Group advantage and credit of ops, from what happened.
@@ -240,10 +250,10 @@ class Programs:
     def _scalar(self, value: Any) -> Array:
         if not isinstance(value, jax.Array):
             value = np.float32(value)
-        return jax.device_put(value, self._whole)
+        return placing.put(value, self._whole)
 
     def _put(self, tree: Any) -> Any:
-        return jax.device_put(tree, self._whole)
+        return placing.put(tree, self._whole)
 
 
 def _add(sums: Accumulator, loss: Callable, params: Any) -> Accumulator:

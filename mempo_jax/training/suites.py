@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mempo_jax.envs import Episode, Task, TaskSuite, check_repeatable
+from mempo_jax.envs import (
+    Episode,
+    ScriptedPolicy,
+    Task,
+    TaskSuite,
+    check_repeatable,
+)
 from mempo_jax.envs.adapters import ADAPTERS, AdapterSuite
 from mempo_jax.envs.babi import BabiSuite
 from mempo_jax.envs.dialogue import DialogueSuite
@@ -12,6 +18,7 @@ from mempo_jax.envs.factbook import FactbookSource, read_package
 from mempo_jax.envs.ledger import LedgerSuite
 from mempo_jax.envs.multi_qa import MultiQaSuite
 from mempo_jax.envs.multi_qa_files import FileSource, find_files
+from mempo_jax.envs.rolling_expert import RollingExpert
 from mempo_jax.envs.seeded import own_suite
 from mempo_jax.memory import Bank
 from mempo_jax.settings import ConfigError
@@ -76,6 +83,15 @@ def _check_call_limits(env: EnvSection) -> None:
             f"config.env.step_timeout_s: expected more than {longest:g} s (env.tools."
             f"timeout_s x (1 + env.tools.retries)), got {env.step_timeout_s}"
         )
+
+
+def make_expert(suite: TaskSuite, settings: RunSettings) -> ScriptedPolicy:
+    """Who demonstrates: the suite's expert, in the form that the context rule asks."""
+    expert, context = suite.expert(), settings.context
+    if context.rule == "rolling":
+        limits = settings.episode().limits()
+        return RollingExpert(expert, context.rolling_lines, limits)
+    return expert
 
 
 def make_episodes(

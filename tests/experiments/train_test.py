@@ -1,5 +1,6 @@
 """The main job, started as a user does: its files, its end, and its beginning again."""
 
+import errno
 import json
 import signal
 import time
@@ -11,8 +12,8 @@ from transformers import AutoConfig, AutoTokenizer
 
 from experiments import train
 from experiments.launch import launch
-from experiments.summary import closing, table
 from mempo_jax.models import hf
+from mempo_jax.training import run
 from mempo_jax.training.metrics import read_metrics
 from tests.experiments.process import TINY, finish, python_m, start
 
@@ -168,13 +169,13 @@ def test_a_stopped_run_continues_to_the_same_end(whole, cache, tmp_path, number,
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 
-def test_sigterm_outside_training_is_one_line(cache, tmp_path):
+def test_sigterm_in_the_cold_start_is_one_line(cache, tmp_path):
     endless = "--config.train.cold_start_steps=1000000"
     process = start(cache, "train", *words(tmp_path / "run", endless))
     claimed = tmp_path / "run" / "config.json"
     code, out, err = stop(process, claimed, signal.SIGTERM, after=1)
     assert (code, out) == (0, "")
-    assert err.splitlines()[-1].startswith("SIGTERM: stopped outside training")
+    assert err.splitlines()[-1].startswith("SIGTERM: stopped with nothing unsaved")
     assert "Traceback" not in err
 
 
@@ -199,11 +200,20 @@ def test_training_that_cannot_go_on_is_one_line(cache, tmp_path):
     assert "Traceback" not in err
 
 
-def refused(capsys, *said):
+def test_a_full_disk_is_one_line(capsys, tmp_path, monkeypatch):
+    def fill(*given):
+        raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
+
+    monkeypatch.setattr(run, "run", fill)
+    error = refused(capsys, *words(tmp_path / "run"), code=3)
+    assert "No space left on device: 'metrics.jsonl'; what was saved is kept" in error
+
+
+def refused(capsys, *said, code=2):
     """The one line with which a command is refused, in this process."""
     with pytest.raises(SystemExit) as caught:
         launch(train.main, train.OPTIONS, required=("config", "workdir"), argv=said)
-    assert caught.value.code == 2
+    assert caught.value.code == code
     lines = capsys.readouterr().err.splitlines()
     [error] = [line for line in lines if not line.startswith("warning: ")]
     return error
@@ -279,22 +289,3 @@ def test_a_wrong_field_is_refused_before_jax_is_loaded(cache, tmp_path):
     )
     assert time.monotonic() - began < 5
     assert not (tmp_path / "run").exists()
-
-
-def test_the_table_stands_with_figures_that_are_not_known():
-    nothing = {"mean": None, "ci95": [None, None]}
-    half = {"mean": 0.5, "ci95": [0.4, 0.6]}
-    names = (*MEASURES, "write_recall")
-    summary = {
-        "cold_start": dict.fromkeys(names, nothing) | {"failed": {"sampled": 0}},
-        "trained": dict.fromkeys(names, half) | {"failed": {"sampled": 2}},
-        "seconds": {"train": 61.4},
-    }
-    lines = table(summary)
-    assert lines[1].split() == [
-        *("success,", "sampled", "-", "[-,", "-]", "0.500", "[0.400,", "0.600]")
-    ]
-    assert "2 trajectories failed" in lines[-1]
-    said = "\n".join(closing(summary, None, "here"))
-    assert "training 61" in said
-    assert "gradient norm" not in said

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +13,14 @@ import pytest
 from mempo_jax.models import hf, lora
 from mempo_jax.models.lora import Lora
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import checks, parts, run
+from mempo_jax.training import checks, parts
 from mempo_jax.training import cold_start as cold_starts
 from mempo_jax.training import state as states
 from mempo_jax.training.adapters import adapt
-from mempo_jax.training.checkpoint import Checkpoints
+from mempo_jax.training.continuing import Kept
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.run_settings import from_config
+from mempo_jax.training.rundir import RunDir
 from tests.experiments.tiny import get_config
 from tests.training.step_case import (
     DECODER,
@@ -117,9 +119,7 @@ def test_a_run_continues_to_the_same_bits(setting, trainer, tmp_path, monkeypatc
             assert scored
             for _, old, ref in scored:
                 np.testing.assert_array_equal(old, ref)
-            saved = Checkpoints(tmp_path, keep=1)
-            saved.save(trainer.state, {"step": 1, "reference": "same"})
-            saved.close()
+            Kept(trainer, {}, RunDir(str(tmp_path))).save_now(1)
         assert figures["log_prob_gap"] < 1e-4
     assert figures["kl"] > 1e-5, "adapters that are on"
     assert_same_bits(trainer.frozen, policy.params)
@@ -129,8 +129,7 @@ def test_a_run_continues_to_the_same_bits(setting, trainer, tmp_path, monkeypatc
     again = Trainer(policy, suite, settings, mesh)
     again.programs, again._reference_programs = trainer.programs, trainer.programs
     again.engine = again.collector._engine = trainer.engine
-    restored = run._restore(again, Checkpoints(tmp_path, keep=1), {"reference": "same"})
-    assert restored == 1
+    assert Kept(again, {}, RunDir(str(tmp_path))).restore() == 1
     assert len(jax.tree.leaves(again.state.params)) == 2 * len(TARGETS)
     again.step(1)
     assert_same_bits(again.state, trainer.state)
@@ -140,14 +139,22 @@ def lora_bases(trainer):
     return trainer.frozen, lora.split(trainer.reference)[1]
 
 
-def test_checkpoints_of_another_base_are_refused(setting, trainer, tmp_path):
-    saved = Checkpoints(tmp_path, keep=1)
-    saved.save(trainer.state, {"step": 1, "reference": "x", "base": "other"})
-    saved.close()
+def test_checkpoints_of_another_base_are_refused(setting, tmp_path):
+    place = RunDir(str(tmp_path))
+    policy = SimpleNamespace(lora=SimpleNamespace(rank=1), ref_path="elsewhere")
+    ours, theirs = {"a": np.zeros(2)}, {"a": np.ones(2)}
+    trainer = SimpleNamespace(
+        settings=SimpleNamespace(train=setting[0].train, policy=policy),
+        state={"w": jnp.zeros(2)},
+        reference=ours,
+        frozen=ours,
+        in_a_row={},
+    )
+    Kept(trainer, {}, place).save_now(1)
+    assert Kept(trainer, {}, place).restore() == 1
+    trainer.frozen = theirs
     with pytest.raises(ConfigError, match="another base policy"):
-        run._restore(
-            trainer, Checkpoints(tmp_path, keep=1), {"reference": "x", "base": "y"}
-        )
+        Kept(trainer, {}, place).restore()
 
 
 def test_adapters_start_by_seed_and_purpose(setting):

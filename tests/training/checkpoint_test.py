@@ -259,3 +259,20 @@ def test_sigkill_while_saving_leaves_a_whole_checkpoint(tmp_path):
     assert checkpoints.save(state, {"step": metadata["step"] + 9})
     checkpoints.close()
     assert not is_saving(tmp_path)
+
+
+def test_the_best_is_kept_beside_the_last(tmp_path):
+    scores = {1: 0.5, 2: 0.9, 3: None, 4: 0.9, 5: 0.1}
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step, score in scores.items():
+        checkpoints.save(make_state(step), {"step": step, "score": score})
+        if step == 3:  # scores outlive the process
+            checkpoints.close()
+            checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.wait()
+    assert checkpoints.steps() == [2, 5]
+    assert checkpoints.best() == 2
+    assert_bits_equal(
+        checkpoints.read(2, as_target(make_state(0))).state, make_state(2)
+    )
+    checkpoints.close()

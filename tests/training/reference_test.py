@@ -1,8 +1,11 @@
 """The reference of the KL: the initial policy, checked; or another model."""
 
 import dataclasses
+import gc
+import weakref
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from mempo_jax.models.decoder import LanguageModel
@@ -33,7 +36,12 @@ def test_a_smaller_reference_serves_and_pulls(setting):
     model = LanguageModel(config, "float32")
     params = model.init(jax.random.key(1))
     small = parts.Policy(config, model, policy.tokenizer, params)
-    trainer = Trainer(policy, suite, settings, mesh, reference=small)
+    own = dataclasses.replace(policy, params=jax.tree.map(jnp.copy, policy.params))
+    held = [weakref.ref(leaf) for leaf in jax.tree.leaves(own.params)]
+    trainer = Trainer(own, suite, settings, mesh, reference=small)
+    del own
+    gc.collect()
+    assert all(leaf() is None for leaf in held), "a copy beside state and reference"
     figures, _ = trainer.step(0)
     assert figures["kl_first_update"] > 1e-4
     assert figures["log_prob_gap"] < 1e-4

@@ -35,6 +35,11 @@ def test_bfloat16_wants_room_in_the_gap():
     assert not any("bfloat16" in a for a in wide)
 
 
+def test_a_context_may_be_longer_than_what_is_fed_at_once():
+    made = settings(**{"sampling.prefill_buckets": (16,)})
+    assert made.context.max_context_tokens > made.sampling.prefill_buckets[-1]
+
+
 @pytest.mark.parametrize("name", [":x", "x:", "x", "a:b:c"])
 def test_a_reward_function_is_spelled_module_and_function(name):
     with pytest.raises(ConfigError, match=r"expected 'package.module:function'"):

@@ -1,5 +1,7 @@
 """A run directory whose files were lost or damaged between two runs."""
 
+import errno
+
 import pytest
 
 from mempo_jax.settings import ConfigError
@@ -43,3 +45,20 @@ def test_two_runs_do_not_share_a_directory(tmp_path):
         pass
     with second.locked():
         pass
+
+
+def test_a_directory_that_could_not_be_filled_leaves_the_one_before(tmp_path):
+    place, policy = RunDir(str(tmp_path)), tmp_path / "policy"
+
+    def fill(folder):
+        (folder / "weights").write_text("new")
+
+    def fill_the_disk(folder):
+        fill(folder)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    place.save_dir(policy, fill)
+    with pytest.raises(OSError, match="No space"):
+        place.save_dir(policy, fill_the_disk)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+    assert (policy / "weights").read_text() == "new"

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from mempo_jax.models.decoder import DecoderConfig, LanguageModel
 from mempo_jax.training import loss as losses
@@ -27,10 +28,12 @@ CONFIG = DecoderConfig(
 )
 
 
-def test_scoring_needs_a_small_part_of_the_logits_memory():
-    """Neither the logits nor the scores of all tokens against all exist at once."""
-    # Layers are scanned, as those of any model of more than six are.
-    model = LanguageModel(CONFIG, "float32", unroll=False)
+# Layers are scanned in any model of more than six. Reached: 0.104 and 0.148.
+@pytest.mark.parametrize(("unroll", "share"), [(False, 0.11), (True, 0.15)])
+def test_scoring_needs_a_small_part_of_the_logits_memory(unroll, share):
+    """Neither the logits, nor the scores of all tokens against all, nor a copy of the
+    tied embedding beside what the layers need."""
+    model = LanguageModel(CONFIG, "float32", unroll=unroll)
     shape = functools.partial(jax.ShapeDtypeStruct, (ROWS, LENGTH))
     one = functools.partial(jax.ShapeDtypeStruct, (ROWS,))
     rows = Rows(
@@ -52,5 +55,4 @@ def test_scoring_needs_a_small_part_of_the_logits_memory():
     program = score.lower(params, rows, jax.ShapeDtypeStruct((), jnp.float32))
     used = program.compile().memory_analysis().temp_size_in_bytes
     logits = 4 * ROWS * LENGTH * CONFIG.vocab_size
-    # A guard of what is reached (0.158), not the 0.15 that is wanted.
-    assert used < 0.17 * logits, f"{used / logits:.3f} of the float32 logits"
+    assert used < share * logits, f"{used / logits:.3f} of the float32 logits"
