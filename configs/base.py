@@ -181,8 +181,8 @@ def get_config() -> ConfigDict:
     c.engine = ConfigDict()
     c.engine.kind = "local"  # "local" | "http" (a server on this or another machine)
     # Groups of slots that the local engine computes at the same time: on a CPU, one a
-    # core is faster from some million parameters on (`nano` gains nothing). Texts then
-    # differ from those of one group by rounding alone.
+    # core was faster for a model of 5 million parameters; `nano` gains nothing. Texts
+    # then differ from those of one group by rounding alone.
     c.engine.lanes = 1  # divides sampling.slots; above 1 only on one device
     # Numbers of rows that may be computed where few slots (of a lane) are under way;
     # () = always all. Each compiles programs of its own.

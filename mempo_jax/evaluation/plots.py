@@ -41,6 +41,7 @@ PANELS = {
 }
 COLUMNS = 3
 SMOOTHED = 5  # steps of the running mean
+MARKS = "osD^vP*X"
 DASHES = ("-", "--", "-.", ":")  # so that a curve that covers another shows it
 
 
@@ -152,8 +153,10 @@ def plot_lengths(file: pathlib.Path, rows: Mapping[int, Sequence[Row]]) -> None:
             turns, estimates = _line(rows, name, measure)
             means = [each["mean"] for each in estimates]
             bars = list(zip(*map(_bars, estimates)))
-            style = {"color": f"C{number}", "marker": "o", "capsize": 3}
-            axis.errorbar(turns, means, yerr=bars, label=name, **style)
+            style = {"color": f"C{number}", "marker": MARKS[number % len(MARKS)]}
+            if name in LEARNT:
+                style |= {"color": "black", "linewidth": 2.5}
+            axis.errorbar(turns, means, yerr=bars, capsize=3, label=name, **style)
         axis.set_xlabel("turns of a task")
         axis.set_xticks(sorted(rows))
         axis.grid(alpha=0.3)

@@ -74,6 +74,10 @@ class Comparison:
         self.suite: TaskSuite = parts.make_suite(settings)
         self._tasks = held_out_tasks(self.suite, self._settings)
         self._mesh = parts.make_run_mesh(settings)
+        if reads == "policy" and self._mesh.size == 1:
+            # One answer at a time: not all slots shall be computed for it.
+            engine = dataclasses.replace(settings.engine, row_buckets=(1,))
+            self._settings = dataclasses.replace(self._settings, engine=engine)
         self._policy = parts.load_policy(str(place.policy), settings, self._mesh)
         self._embedder = settings.memory.make_embedder()
         self._trained: dict[str, list[Trajectory]] = {}
