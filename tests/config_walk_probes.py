@@ -281,7 +281,7 @@ def skipping_step(settings, monkeypatch, shared):
 def evaluation(settings):
     """Which held-out tasks are run."""
     jobs = []
-    collector = SimpleNamespace(run=lambda given, *_: jobs.extend(given))
+    collector = SimpleNamespace(run=lambda given, *_: jobs.extend(given) or [])
     engine = SimpleNamespace(set_params=lambda params: None)
     evaluate.run_held_out(
         *(engine, collector, parts.make_suite(settings), settings, None),
