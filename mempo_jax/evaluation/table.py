@@ -252,12 +252,13 @@ def _cell(estimate: Mapping[str, Any]) -> str:
     mean, (low, high) = estimate["mean"], estimate["ci95"]
     if mean is None:
         return "-"
-    return f"{_number(mean)} [{_number(low)}, {_number(high)}]"
+    return f"{figure(mean)} [{figure(low)}, {figure(high)}]"
 
 
-def _number(value: float | None) -> str:
+def figure(value: float | None, *, digits: int = 3, unknown: str = "-") -> str:
+    """A figure for reading. digits: behind the point, of one below 10."""
     if value is None:
-        return "-"
+        return unknown
     if abs(value) >= 100:
         return f"{value:.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.{digits}f}"

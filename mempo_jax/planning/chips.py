@@ -109,8 +109,10 @@ def device(name: str) -> Device:
         )
     chip, number = CHIPS[found[1]], int(found[2])
     if number < 1 or number % chip.cores:
+        single = chip.cores == 1
+        expected = "at least 1" if single else f"a multiple of {chip.cores}"
         raise ConfigError(
-            f"--device={name}: expected a multiple of {chip.cores} behind {chip.name}- "
+            f"--device={name}: expected {expected} behind {chip.name}- "
             f"(it counts {'TensorCores' if chip.cores > 1 else 'chips'}), got {number}"
         )
     return Device(name.lower(), chip, number // chip.cores)

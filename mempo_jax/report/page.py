@@ -8,6 +8,8 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from mempo_jax.evaluation.table import figure
+
 POSITIVE, NEGATIVE = (46, 125, 50), (198, 40, 40)  # red, green, blue
 STRONGEST = 0.75  # opacity of the largest value
 
@@ -50,11 +52,7 @@ def colour(value: float, strongest: float) -> str:
 
 def number(value: float | None) -> str:
     """A figure for reading: "–" where it is not known."""
-    if value is None:
-        return "–"
-    if abs(value) >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return figure(value, digits=2, unknown="–")
 
 
 def _line(text: str, style: str) -> str:

@@ -37,6 +37,8 @@ class ProcessFailed(RunStopped):
 
 AUTO = "auto"  # in place of an address: a TPU pod, Slurm and the like are asked for it
 CONNECT_S = 300  # for the others to start
+NOT_AUTO = "; elsewhere give --coordinator=HOST:PORT --processes=N --process=I"
+MOST_PORT = 65_535
 HEARTBEAT_S = 30  # without a sign of life a process counts as dead
 MISSING_EXIT, ALONE_EXIT = 2, 3
 CHUNK = 1 << 20  # bytes that all processes exchange at a time: one compiled program
@@ -96,7 +98,8 @@ def start(
                 **address,
             )
     except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"--coordinator={coordinator}: {error}") from error
+        remedy = NOT_AUTO if coordinator == AUTO else ""
+        raise ConfigError(f"--coordinator={coordinator}: {error}{remedy}") from error
     _check_devices()
     agree(False)  # now, as all are here: connections must come up together
 
@@ -268,16 +271,18 @@ def _limited(limit_s: float, coordinator: str, processes: int | None) -> Iterato
 
 def _check_address(coordinator: str, processes: int | None, process: int | None):
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit():
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) <= MOST_PORT):
         raise ConfigError(
             f"--coordinator={coordinator}: expected HOST:PORT, where process 0 "
-            "listens, or auto"
+            f"listens (a port from 1 to {MOST_PORT}), or auto"
         )
     if processes is None or process is None:
         raise ConfigError(
             f"--coordinator={coordinator}: expected --processes=N and --process=I, "
             "from 0 to N - 1, beside it"
         )
+    if processes < 1:
+        raise ConfigError(f"--processes={processes}: expected at least 1")
     if not 0 <= process < processes:
         raise ConfigError(
             f"--process={process}: expected 0 to {processes - 1}, as --processes="

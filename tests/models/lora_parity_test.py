@@ -1,7 +1,6 @@
 """Adapters merged and alone, read by others: ``pytest -m parity`` (extra [parity])."""
 
 import dataclasses
-import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +48,6 @@ def test_the_merged_export_gives_transformers_the_same_logits(adapted, tmp_path)
     np.testing.assert_allclose(logits(model, tokens), ours, atol=1e-4)
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="needs peft")
 def test_peft_reads_the_adapters_alone(adapted, tmp_path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

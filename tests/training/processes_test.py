@@ -107,6 +107,8 @@ def test_one_process_talks_to_nobody():
         (("auto", 2, None), "finds the number of processes itself"),
         (("here", 2, 0), "--coordinator=here: expected HOST:PORT"),
         (("here:x", 2, 0), "expected HOST:PORT"),
+        (("here:99999", 1, 0), "expected HOST:PORT.*a port from 1 to 65535"),
+        (("here:80", 0, 0), "--processes=0: expected at least 1"),
         (("here:80", 2, None), "expected --processes=N and --process=I"),
         (("here:80", None, 0), "expected --processes=N and --process=I"),
         (("here:80", 2, 2), "--process=2: expected 0 to 1"),
