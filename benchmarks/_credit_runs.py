@@ -102,9 +102,9 @@ def run_jobs(
 
 
 def launch(jobs: Sequence[Job], at_once: int, say: Callable[[str], None]) -> list[str]:
-    """Runs commands, so many at once; returns the names of those that failed."""
+    """Runs commands, so many at once; the failed ones' names in jobs' order."""
     environment = os.environ | (ONE_THREAD if at_once > 1 else {})
-    waiting, failed = list(jobs), []
+    waiting, failed = list(jobs), set()
     live: dict[subprocess.Popen, tuple[Job, float]] = {}
     try:
         while waiting or live:
@@ -112,7 +112,7 @@ def launch(jobs: Sequence[Job], at_once: int, say: Callable[[str], None]) -> lis
                 job = waiting.pop(0)
                 if job.needs is not None and not job.needs.exists():
                     say(f"{job.name}: left out, {job.needs} is not there")
-                    failed.append(job.name)
+                    failed.add(job.name)
                     continue
                 say(f"{job.name}: started")
                 with job.log.open("a") as log:
@@ -126,13 +126,14 @@ def launch(jobs: Sequence[Job], at_once: int, say: Callable[[str], None]) -> lis
                 took, code = time.monotonic() - began, process.returncode
                 end = "done" if code == 0 else f"exit code {code}, see {job.log}"
                 say(f"{job.name}: {end} ({took:.0f} s)")
-                failed += [job.name] if code else []
+                if code:
+                    failed.add(job.name)
     finally:  # the trainer saves its state on this, and the same command continues
         for process in live:
             process.terminate()
         for process in live:
             process.wait()
-    return failed
+    return [job.name for job in jobs if job.name in failed]
 
 
 def read(runs: pathlib.Path, modes: Sequence[str], seeds: Sequence[int]) -> list[Curve]:

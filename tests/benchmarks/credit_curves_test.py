@@ -93,9 +93,10 @@ def test_jobs_share_a_cold_start_and_pass_the_config_on(tmp_path):
 def test_jobs_run_some_at_once_and_failures_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(_credit_runs, "PAUSE_S", 0.01)
     said = []
+    late = ("sh", "-c", "sleep 0.3; exit 1")  # ends after the third was left out
     jobs = [
         _credit_runs.Job("fine", ("true",), tmp_path / "a.log"),
-        _credit_runs.Job("broken", ("false",), tmp_path / "b.log"),
+        _credit_runs.Job("broken", late, tmp_path / "b.log"),
         _credit_runs.Job("alone", ("true",), tmp_path / "c.log", tmp_path / "none"),
     ]
     assert _credit_runs.launch(jobs, 2, said.append) == ["broken", "alone"]
