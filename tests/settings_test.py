@@ -107,6 +107,8 @@ def test_nested_sections_are_found_by_a_dotted_name():
         ("train.group_size", "sampling.group_size"),
         ("tran.steps", "train.steps"),
         ("seeds", "seed"),
+        ("train.gpu", None),
+        ("beam_width", None),
     ],
 )
 def test_nearest_prefers_the_last_part(name, expected):

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import signal
 import time
 
@@ -120,14 +121,13 @@ def test_the_policy_is_a_hugging_face_directory(whole):
     assert min(jax.tree.leaves(moved)) > 0, "every parameter should have been trained"
 
 
-def test_the_same_command_again_returns_at_once(whole, cache):
+def test_the_same_command_again_does_nothing_over(whole, cache):
     workdir, out, _ = whole
     before = (workdir / "summary.json").stat().st_mtime_ns
-    began = time.monotonic()
-    code, again, _ = python_m(cache, "train", *words(workdir))
+    code, again, err = python_m(cache, "train", *words(workdir))
     assert code == 0
     assert again == out
-    assert time.monotonic() - began < 15
+    assert "compiling" not in err
     assert (workdir / "summary.json").stat().st_mtime_ns == before
 
 
@@ -278,14 +278,16 @@ def test_the_workdir_of_another_run_is_one_line(capsys, whole):
     assert "holds a run with another config: seed is 0 there and 5 here" in error
 
 
-def test_a_wrong_field_is_refused_before_jax_is_loaded(cache, tmp_path):
-    began = time.monotonic()
+def test_a_wrong_field_is_refused_before_jax_is_loaded(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # names what is imported
     said = words(tmp_path / "run", "--config.sampling.grup_size=4")
     code, out, err = python_m(cache, "train", *said)
     assert (code, out) == (2, "")
-    assert err == (
+    imported = re.findall(r"^import time:.*\| +(\S+)\n", err, re.MULTILINE)
+    assert "ml_collections" in imported
+    assert "jax" not in imported
+    assert re.sub(r"^import time:.*\n", "", err, flags=re.MULTILINE) == (
         "error: config.sampling.grup_size: unknown field; the nearest is"
         " config.sampling.group_size\n"
     )
-    assert time.monotonic() - began < 5
     assert not (tmp_path / "run").exists()

@@ -82,9 +82,7 @@ FAULTS = [
 @pytest.mark.parametrize(("method", "how", "limit"), FAULTS)
 def test_the_other_seven_are_as_if_nothing_had_been(method, how, limit):
     fine = run(ScriptedEngine(SCRIPT))
-    began = time.perf_counter()
     made = run(ScriptedEngine(SCRIPT), method, how, limit)
-    assert time.perf_counter() - began < 5
     assert [t.sample for t in made] == list(range(8))
     bad = made[BAD]
     assert (bad.status, bad.valid, bad.reward, bad.score) == (
