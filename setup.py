@@ -19,6 +19,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["mempo_jax", "mempo_jax.*"]),
+    package_data={"mempo_jax.report": ["*.css", "*.js"]},
     install_requires=[
         "absl-py>=2.3,<3",
         "bm25s>=0.3.16,<0.4",

@@ -1,8 +1,8 @@
 """Eight virtual CPU devices for every test, and which tests run by default.
 
 ``data`` tests run where MEMPO_DATA_DIR is set; that it names no folder fails the whole
-run. ``parity`` tests run with ``-m parity`` only, likewise ``extras``, ``notebook`` and
-``gpu``. What is left out is deselected and counted so, never skipped.
+run. ``parity`` tests run with ``-m parity`` only, likewise ``extras``, ``notebook``,
+``gpu`` and ``browser``. What is left out is deselected and counted so, never skipped.
 """
 
 import os
@@ -16,7 +16,7 @@ if _FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
 
 DATA_DIR = "MEMPO_DATA_DIR"
-ON_DEMAND = ("parity", "extras", "notebook", "gpu")
+ON_DEMAND = ("parity", "extras", "notebook", "gpu", "browser")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -7,6 +7,7 @@ from typing import Any
 
 from mempo_jax.envs import Question, Reward, Status, Task
 from mempo_jax.memory import Hygiene, OpRecord
+from mempo_jax.rollout.credited import TokenCredit
 from mempo_jax.rollout.segments import Segment
 
 
@@ -36,6 +37,7 @@ class Trajectory:
     seconds_recall: list[float]
     question_scores: tuple[float, ...] = ()  # of questions, or parts
     hygiene: Hygiene | None = None  # of what it wrote, at its end; texts not compared
+    credit: TokenCredit | None = None  # where training noted it
 
     @property
     def valid(self) -> bool:
@@ -58,8 +60,8 @@ class Trajectory:
             "failure": self.failure,
             "goal": self.goal,
             "turns": [
-                {"observation": o, "action": a}
-                for o, a in zip(self.observations, self.actions, strict=False)
+                {"observation": o, "action": a} | self._tokens_json(turn)
+                for turn, (o, a) in enumerate(zip(self.observations, self.actions))
             ],
             "answers": self.answers,
             "ops": [_op_json(record) for record in self.log],
@@ -73,7 +75,13 @@ class Trajectory:
             "question_scores": list(self.question_scores),
             "tokens_total": self.tokens_total,
             "tokens_peak": self.tokens_peak,
+            **({} if self.credit is None else {"credit": self.credit.to_json()}),
         }
+
+    def _tokens_json(self, turn: int) -> dict[str, Any]:
+        """Runs of tokens as (op, lengths), where they are known."""
+        runs = None if self.credit is None else self.credit.runs[turn]
+        return {} if runs is None else {"tokens": [[op, list(n)] for op, n in runs]}
 
 
 def _op_json(record: OpRecord) -> dict[str, Any]:

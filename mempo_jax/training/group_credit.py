@@ -6,7 +6,6 @@ looking at it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,14 +13,14 @@ import numpy as np
 
 from mempo_jax.envs import Task, TaskSuite
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.assemble import Shapes, assemble_trajectories, pack
+from mempo_jax.rollout.assemble import Shapes, assemble_trajectories
 from mempo_jax.rollout.collect import Job
+from mempo_jax.rollout.credited import TokenCredit
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import parts
-from mempo_jax.training.loss import count_tokens, counted, loss_inputs, token_advantage
 from mempo_jax.training.run_settings import RunSettings
-from mempo_jax.types import Rows
+from mempo_jax.training.token_credit import Crediting
 
 Said = list[tuple[str, float]]  # pieces of a text, and the advantage of each
 
@@ -63,49 +62,35 @@ def group_credit(
             "config.credit.modes: expected modes that need no probe of the policy, got "
             f"{', '.join(settings.credit.modes)}; see the table of modes in the README"
         )
-    segments = [(n, s) for n, each in enumerate(group) for s in each.segments]
-    shapes = _one_batch(settings, segments)
-    arrays = assemble_trajectories(group, 1, shapes)
-    rows = pack(segments, shapes, tokenizer.pad_id)[0] if segments else None
-    batches = [rows] if rows is not None else []
-    inputs = loss_inputs(
-        arrays,
-        count_tokens(batches, arrays.valid),
-        parts.advantage(settings),
-        settings.credit,
-    )
-    said: list[list[Said]] = [[[] for _ in each.actions] for each in group]
-    if rows is not None:
-        advantage = np.asarray(token_advantage(rows, inputs, settings.credit)[0])
-        advantage = np.where(counted(rows, inputs.valid), advantage, 0)
-        _lay(said, rows, advantage, tokenizer)
-    return GroupCredit(np.asarray(inputs.advantage), said)
+    crediting = Crediting(tokenizer, parts.advantage(settings), settings.credit)
+    made = crediting(group, assemble_trajectories(group, 1, _shapes(settings)))
+    advantage = np.array([credit.advantage for credit in made], np.float32)
+    said = [_said(*pair) for pair in zip(group, made, strict=True)]
+    return GroupCredit(advantage, said)
 
 
-def _one_batch(settings: RunSettings, segments: Sequence[tuple[int, Any]]) -> Shapes:
-    """Shapes under which all segments are rows of one batch, in their order."""
-    length = max((len(s.tokens) for _, s in segments), default=1)
+def _shapes(settings: RunSettings) -> Shapes:
+    """Shapes of tables; no rows are made here."""
     turns = settings.sampling.max_turns
     return Shapes(
-        length_buckets=(length,),
-        micro_batch_tokens=length * len(segments),
+        length_buckets=(1,),
+        micro_batch_tokens=1,
         row_multiple=1,
         max_turns=turns,
         max_ops=turns * (settings.memory.max_ops_per_turn + 1),
     )
 
 
-def _lay(
-    said: list[list[Said]], rows: Rows, advantage: np.ndarray, tokenizer: Tokenizer
-) -> None:
-    """Puts the sampled tokens of each row where their turn is."""
-    for b, trajectory in enumerate(rows.trajectory_index):
-        for turn in np.unique(rows.turn_id[b][rows.action_mask[b]]):
-            at = np.flatnonzero(rows.action_mask[b] & (rows.turn_id[b] == turn))
-            ids = rows.tokens[b, at].tolist()
-            text = tokenizer.decode(ids)
-            # Tokens that share a character overlap: the first of them shows it.
-            ends = [0, *(end for _, end in tokenizer.offsets(ids))]
-            pieces = [text[begin:end] for begin, end in itertools.pairwise(ends)]
-            values = map(float, advantage[b, at])
-            said[trajectory][turn] += list(zip(pieces, values, strict=True))
+def _said(trajectory: Trajectory, credit: TokenCredit) -> list[Said]:
+    """By turn, each token as text with its advantage; nothing where it is unknown."""
+    said: list[Said] = []
+    for turn, (action, runs) in enumerate(zip(trajectory.actions, credit.runs)):
+        pieces: Said = []
+        at = 0
+        for op, lengths in runs or ():
+            row = credit.by_turn[turn] if op < 0 else credit.by_op[op]
+            for length in lengths:
+                pieces.append((action[at : at + length], float(row[-1])))
+                at += length
+        said.append(pieces)
+    return said

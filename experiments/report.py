@@ -1,0 +1,79 @@
+"""What a run did, as one HTML page that opens anywhere.
+
+    python -m experiments.report --workdir=DIR [--trajectories=N] [--out=FILE]
+
+DIR is the directory of a run of experiments.train, ended or not. Writes DIR/report.html
+and touches nothing else: results before and after, curves of all metrics, and recorded
+trajectories with their groups side by side, each memory as a line over the turns, and
+the tokens coloured by the credit that training laid on them.
+"""
+
+import contextlib
+import os
+import pathlib
+
+from absl import flags
+
+from experiments.flags import Command, new_options
+from experiments.launch import launch
+from mempo_jax.settings import ConfigError
+
+OPTIONS = new_options()
+flags.DEFINE_string("workdir", None, "the directory of a run", flag_values=OPTIONS)
+flags.DEFINE_integer(
+    "trajectories", 200, "that the page shows, about", flag_values=OPTIONS
+)
+flags.DEFINE_string(
+    "out",
+    "",
+    "the file to write; report.html of --workdir if left",
+    flag_values=OPTIONS,
+)
+
+
+def main(command: Command) -> int:
+    options = command.options
+    if command.config is not None:
+        raise ConfigError("--config: leave it out; that of --workdir is taken")
+    if options.trajectories < 1:
+        raise ConfigError(f"--trajectories={options.trajectories}: expected at least 1")
+    workdir = pathlib.Path(options.workdir)
+
+    from mempo_jax.report.browsing import shown
+    from mempo_jax.report.run_files import read_run, status
+    from mempo_jax.report.run_page import page
+
+    try:
+        run = read_run(workdir, options.trajectories)
+    except OSError as error:
+        raise ConfigError(f"--workdir={workdir}: {error}") from error
+    if run is None:
+        raise ConfigError(
+            f"--workdir={workdir}: expected the directory of a run, found none of "
+            "config.json, metrics.jsonl, trajectories/ there; see experiments.train"
+        )
+    out = pathlib.Path(options.out) if options.out else workdir / "report.html"
+    size = _write(out, page(run))
+    print(status(run))
+    if run.chosen.recorded:
+        print(shown(run.chosen))
+    print(f"{out}: {size / 1e6:.1f} MB")
+    return 0
+
+
+def _write(out: pathlib.Path, text: str) -> int:
+    """Writes the page whole or not at all; returns its bytes."""
+    page = text.encode("utf-8")
+    fresh = out.with_name(f"{out.name}.writing")
+    try:
+        fresh.write_bytes(page)
+        os.replace(fresh, out)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise ConfigError(f"{out}: {error}") from error
+    return len(page)
+
+
+if __name__ == "__main__":
+    launch(main, OPTIONS, required=("workdir",))

@@ -1,0 +1,101 @@
+"""The report as a user asks for it: one file, or one line about what is wrong."""
+
+import contextlib
+import hashlib
+import io
+import os
+
+import pytest
+
+from experiments import report
+from experiments.launch import launch
+from tests.report import run_case
+
+
+def run(*words):
+    """Exit code, output and error output."""
+    for name in report.OPTIONS:  # what an earlier test gave
+        report.OPTIONS[name].unparse()
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        launch(report.main, report.OPTIONS, required=("workdir",), argv=list(words))
+    return ended.value.code or 0, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return run_case.write(tmp_path / "run")
+
+
+def contents(folder):
+    return {
+        path: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_one_file_and_nothing_else_is_touched(folder):
+    before = contents(folder)
+    code, out, err = run(f"--workdir={folder}")
+    assert (code, err) == (0, "")
+    page = folder / "report.html"
+    assert f"{page}: 0.2 MB" in out
+    assert "20 of 20 recorded trajectories" in out
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    after = contents(folder)
+    del after[page]
+    assert after == before
+
+
+def test_how_many_trajectories(folder):
+    code, out, _ = run(f"--workdir={folder}", "--trajectories=10")
+    assert code == 0
+    assert "10 of 20 recorded trajectories" in out
+    assert "--trajectories=N shows more." in out
+
+
+def test_another_file(folder, tmp_path):
+    code, _, _ = run(f"--workdir={folder}", f"--out={tmp_path / 'other.html'}")
+    assert code == 0
+    assert (tmp_path / "other.html").is_file()
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "--workdir is missing"),
+        (("--workdir={}/absent",), "expected the directory of a run"),
+        (("--workdir={}",), "expected the directory of a run"),
+        (("--workdir={}/run", "--trajectories=0"), "expected at least 1"),
+        (("--workdir={}/run", "--config=configs/base.py"), "--config: leave it out"),
+        (("--workdir={}/run", "--out={}/absent/page.html"), "absent/page.html"),
+        (("--workdir={}/run/config.json",), "expected the directory of a run"),
+    ],
+)
+def test_what_does_not_fit_ends_in_one_line(folder, tmp_path, words, told):
+    before = contents(tmp_path)
+    code, out, err = run(*(word.format(tmp_path) for word in words))
+    assert (code, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+    assert contents(tmp_path) == before
+
+
+def test_a_page_that_was_there_survives_a_failed_writing(folder, monkeypatch):
+    (folder / "report.html").write_text("the one before")
+
+    def fail(*given):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", fail)
+    code, _, err = run(f"--workdir={folder}")
+    assert code == 2
+    assert "no space left" in err
+    assert (folder / "report.html").read_text() == "the one before"
+    assert not list(folder.glob("*.writing"))

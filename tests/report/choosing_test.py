@@ -1,0 +1,63 @@
+"""Whole groups, spread over the run, those with contrast first."""
+
+import pytest
+
+from mempo_jax.report.choosing import choose
+from tests.report import run_case
+
+
+def test_all_where_there_is_room(tmp_path):
+    folder = run_case.write(tmp_path / "run") / "trajectories"
+    chosen = choose(folder, 200)
+    assert (chosen.shown, chosen.recorded) == (20, 20)
+    assert [group.step for group in chosen.groups] == [0, 0, 10, 10, None, None]
+    assert [m.source for m in chosen.groups[-1].members] == [
+        *("cold_start_greedy", "trained_greedy")
+    ]
+    assert (chosen.step_files, chosen.step_files_shown) == (2, 2)
+
+
+@pytest.mark.parametrize("most", [1, 7, 16, 40, 41, 100])
+def test_no_more_than_asked_and_both_ends_of_the_run(tmp_path, most):
+    folder = run_case.write(tmp_path / "run", steps=range(0, 200, 10)) / "trajectories"
+    chosen = choose(folder, most)
+    assert chosen.shown <= max(most, 4)
+    steps = [group.step for group in chosen.groups if group.step is not None]
+    assert steps == sorted(steps)
+    assert steps[-1] == 190
+    if most >= 16:
+        assert steps[0] == 0
+        assert chosen.shown > most / 2
+    assert all(len(g.members) == 4 for g in chosen.groups if g.step is not None)
+    assert chosen.recorded == 164
+
+
+def test_a_group_with_contrast_comes_before_one_without(tmp_path):
+    folder = tmp_path / "trajectories"
+    folder.mkdir()
+    alike = [run_case.record("ledger/train/0", n, 1.0) for n in range(2)]
+    apart = [run_case.record("ledger/train/1", n, float(n)) for n in range(2)]
+    run_case.lines(folder / "step_000000.jsonl", [*alike, *apart])
+    (group,) = choose(folder, 2).groups
+    assert group.task == "ledger/train/1"
+    assert group.spread == 1.0
+
+
+def test_a_run_that_only_evaluated(tmp_path):
+    folder = run_case.write(tmp_path / "run", steps=()) / "trajectories"
+    chosen = choose(folder, 3)
+    assert [group.task for group in chosen.groups] == ["ledger/test/0"]
+
+
+def test_nothing_there(tmp_path):
+    assert choose(tmp_path / "absent", 200).groups == ()
+    (tmp_path / "step_000000.jsonl").write_text("")
+    assert choose(tmp_path, 200).groups == ()
+
+
+def test_a_half_written_line_is_counted(tmp_path):
+    folder = run_case.write(tmp_path / "run") / "trajectories"
+    file = folder / "step_000010.jsonl"
+    file.write_text(file.read_text() + '{"task": "ledger/tr')
+    chosen = choose(folder, 200)
+    assert (chosen.unreadable, chosen.shown) == (1, 20)

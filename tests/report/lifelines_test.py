@@ -1,0 +1,92 @@
+"""A line for each memory: which marks it bears, where they stand, and its colour."""
+
+import re
+
+from mempo_jax.report import lifelines, strips
+from mempo_jax.report.choosing import Group
+from mempo_jax.report.records import read_record
+from mempo_jax.report.shades import shades_of
+from tests.report import run_case
+from tests.report.reading import Read
+
+
+def record(**changes):
+    return read_record("step_000000", run_case.record(**changes))
+
+
+def drawn(made):
+    shades = shades_of([Group(0, made.task, (made,))])
+    return lifelines.lifelines(made, shades)
+
+
+def entries(page):
+    """The marks of each entry: (element, attributes), by its id."""
+    parts = re.split(r'(?=<g class="entry)', page)[1:]
+    found = {}
+    for part in parts:
+        names = re.findall(r"<(\w+)([^>]*)>", part)
+        found[int(re.search(r'data-entry="(\d+)"', part)[1])] = [
+            (name, dict(re.findall(r'([\w-]+)="([^"]*)"', rest)))
+            for name, rest in names
+        ]
+    return found
+
+
+def classes(marks):
+    return [each.get("class", "").split(" ")[0] for _, each in marks]
+
+
+def test_marks_of_each_fate():
+    found = entries(drawn(record()))
+    assert [found[n][0][1]["class"] for n in range(4)] == [
+        *("entry", "entry superseded", "entry evicted", "entry deleted")
+    ]
+    first = classes(found[0])
+    for mark in ("birth", "recalled", "context", "answer"):
+        assert first.count(mark) == 1
+    assert "dead" not in first
+    for ended in (1, 2, 3):
+        assert classes(found[ended]).count("dead") == 1
+        assert classes(found[ended]).count("fate") == 1
+
+
+def test_marks_stand_at_their_turns():
+    axis = strips.axis_of(5)
+    marks = {each.get("class", ""): each for _, each in entries(drawn(record()))[0]}
+    line = next(each for name, each in marks.items() if name.startswith("life"))
+    assert (float(line["x1"]), float(line["x2"])) == (axis.x(0), axis.x(4))
+    tip = marks["recalled"]["points"].split(" ")[-1]
+    assert float(tip.split(",")[0]) == axis.x(3)
+    assert marks["answer"]["points"].split(" ")[1].startswith(f"{axis.x(4)},")
+    assert float(marks["context"]["x"]) == axis.x(4) - axis.cell / 2
+
+
+def test_an_answer_that_earned_nothing_is_hollow():
+    page = drawn(record(score=0.0))
+    assert 'class="answer wrong"' in page
+    assert 'class="answer wrong"' not in drawn(record())
+
+
+def test_a_line_has_the_colour_of_its_credit():
+    good, bad = (entries(drawn(record(score=score))) for score in (1.0, 0.0))
+    lines = [
+        next(e["class"] for _, e in found[0] if e.get("class", "").startswith("life"))
+        for found in (good, bad)
+    ]
+    assert lines == ["life cp8", "life cn8"]
+    assert all(e.get("class") != "life cp8" for _, e in good[1]), "it has no bonus"
+
+
+def test_an_update_is_joined_to_what_it_replaced():
+    joins = re.findall(r'<line[^>]*class="join"/>', drawn(record()))
+    assert len(joins) == 1
+
+
+def test_too_many_lines_are_left_out_and_said_so():
+    ops = [run_case.op(0, "write", "new", [n], stored=f"fact {n}") for n in range(70)]
+    ops.append(run_case.op(1, "recall", "recalled", [69]))
+    page = drawn(record(ops=ops))
+    assert len(entries(page)) == lifelines.MOST
+    assert 69 in entries(page), "one that was recalled stays"
+    assert "10 memory lines left out: the ones never recalled." in Read(page).text
+    assert "No memory was written." in drawn(record(ops=[]))
