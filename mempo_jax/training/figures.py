@@ -11,9 +11,25 @@ import numpy as np
 
 from mempo_jax.core.advantages import AdvantageSettings, group_advantage
 from mempo_jax.core.diagnostics import group_figures, memory_sums
+from mempo_jax.core.divergences import LOG_RATIO_BOUND
 from mempo_jax.training.loss import counted
 from mempo_jax.training.placing import to_host
-from mempo_jax.types import Array, Rows, Trajectories
+from mempo_jax.types import MEMORY_KINDS, Array, OpTable, Rows, Trajectories
+
+
+def scored_figures(
+    scored: Sequence[tuple[tuple[Rows, Array, Array], Array]], ops: OpTable
+) -> dict[str, float | None]:
+    """What scoring says before the first update: padding, entropy, KL by tokens.
+
+    Args:
+      scored: (rows, old and reference log-probs), and the entropy at each token.
+      ops: [N, K], numpy.
+    """
+    return {
+        "padding_share": padding_share(item[0] for item, _ in scored),
+        "entropy": mean_entropy((item[0], entropy) for item, entropy in scored),
+    } | kl_by_tokens((item for item, _ in scored), ops)
 
 
 def mean_entropy(scored: Iterable[tuple[Rows, Array]]) -> float | None:
@@ -28,6 +44,34 @@ def mean_entropy(scored: Iterable[tuple[Rows, Array]]) -> float | None:
         total += float(np.sum(to_host(entropy), where=mask, dtype=np.float64))
         count += int(mask.sum())
     return total / count if count else None
+
+
+def kl_by_tokens(
+    scored: Iterable[tuple[Rows, Array, Array]], ops: OpTable
+) -> dict[str, float | None]:
+    """KL to the reference on tokens that spell memory ops, and on all other actions.
+
+    kl_ops and kl_outside_ops, means of k3 in nats a token before the step's updates;
+    None where there is no such token. With ``kl_scope`` "ops" the second is not paid
+    for.
+
+    Args:
+      scored: rows, old and reference log-probs f32 [B, T].
+      ops: [N, K], numpy.
+    """
+    sums, counts = np.zeros(2), np.zeros(2, np.int64)
+    for rows, old, ref in scored:
+        ratio = to_host(ref).astype(np.float64) - to_host(old)
+        ratio = np.clip(ratio, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+        kl = np.expm1(ratio) - ratio
+        kind = ops.kind[rows.trajectory_index[:, None], np.maximum(rows.op_id, 0)]
+        on_ops = (rows.op_id >= 0) & np.isin(kind, MEMORY_KINDS)
+        mask = counted(rows)
+        for at, where in enumerate((mask & on_ops, mask & ~on_ops)):
+            sums[at] += kl.sum(where=where)
+            counts[at] += where.sum()
+    names = "kl_ops", "kl_outside_ops"
+    return {n: _share(s, c) for n, s, c in zip(names, sums, counts, strict=True)}
 
 
 def mean_figures(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -28,6 +28,27 @@ def test_entropy_is_the_mean_over_action_tokens():
     assert figures.mean_entropy([(rows_of([[1, 0, 0, 0]]), entropy)]) is None
 
 
+def test_kl_on_memory_ops_and_outside_of_them():
+    rows = rows_of([[1, 1, 1, 1, 0, 1]])
+    rows = rows._replace(
+        op_id=np.array([[0, 0, 1, -1, 0, 2]]), trajectory_index=np.array([1])
+    )
+    kind = np.array([[Kind.ANSWER] * 3, [Kind.WRITE, Kind.ANSWER, Kind.SKIP]])
+    ops = step_case.make_trajectories().ops._replace(kind=kind)
+    ref = np.zeros((1, 6), np.float32)
+    old = np.array([[9.0, 1.0, 2.0, 0.0, np.nan, 0.0]], np.float32)
+    got = figures.kl_by_tokens([(rows, old, ref)], ops)
+
+    def k3(ratio):
+        return np.exp(ratio) - 1 - ratio
+
+    assert got["kl_ops"] == pytest.approx((k3(-1.0) + k3(0.0)) / 2)
+    assert got["kl_outside_ops"] == pytest.approx((k3(-2.0) + k3(0.0)) / 2)
+    twice = figures.kl_by_tokens([(rows, old, ref)] * 2, ops)
+    assert twice == pytest.approx(got), "means over tokens, however rows are cut"
+    assert set(figures.kl_by_tokens([], ops).values()) == {None}
+
+
 def test_means_over_updates_and_sums_of_counts():
     first = {"kl": 1.0, "skipped": True, "empty": False, "count": 4, "tokens": 3.0}
     second = first | {"kl": 2.0, "skipped": False, "tokens": 5.0}

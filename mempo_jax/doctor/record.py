@@ -1,0 +1,196 @@
+"""What a run left behind, read with patience: it may still be running, or half dead.
+
+Only ``metrics.jsonl`` is read as a whole; of trajectories those of one step. Nothing is
+written, and no lock is taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+import time
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mempo_jax.doctor.complaints import Complaints, read_complaints
+from mempo_jax.doctor.table import Table
+from mempo_jax.settings import ConfigError
+
+METRICS = "metrics.jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One run.
+
+    Attributes:
+      table: the metrics.
+      config: fields by dotted name; empty where there is no config.json.
+      summary: summary.json, empty before a run's end.
+      cold_start: evaluation_cold_start.json, empty before it was made.
+      machine: versions and devices that it was last started on, from machines.json;
+        empty for older runs.
+      broken_lines: lines of the metrics that are no JSON object with a step, a last one
+        that is cut off left out.
+      cut_off: whether the last line is.
+      repeated_steps: rows that a later row of the same step replaced, or that stood
+        out of order.
+      idle_s: seconds since the metrics were last written, None without any.
+      complaints: errors in the newest trajectories.
+      starting: whether a cold start is under way or was left there.
+    """
+
+    table: Table
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    cold_start: Mapping[str, Any]
+    machine: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    complaints: Complaints = dataclasses.field(default_factory=Complaints)
+    broken_lines: int = 0
+    cut_off: bool = False
+    repeated_steps: int = 0
+    idle_s: float | None = None
+    starting: bool = False
+
+    def field(self, name: str) -> Any:
+        """A field of the config by dotted name; None where it is not known."""
+        return self.config.get(name)
+
+    def number(self, name: str) -> float | None:
+        """The same where it is a number."""
+        value = self.config.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if is_number else None
+
+
+def read(workdir: str | pathlib.Path) -> Record:
+    """Reads the directory of a run.
+
+    Raises:
+      ConfigError: it is none, or a file there cannot be read or is not what it should
+        be; says which.
+    """
+    place = pathlib.Path(workdir)
+    metrics = place / METRICS
+    config = place / "config.json"
+    if not metrics.is_file() and not config.is_file():
+        raise ConfigError(
+            f"--workdir={place}: expected the directory of a run, found neither "
+            f"config.json nor {METRICS} there; see experiments.train"
+        )
+    parts: dict[str, Any] = {"table": Table(np.zeros(0, np.int64), {})}
+    if metrics.is_file():
+        parts |= _read_metrics(metrics)
+        parts["idle_s"] = max(0.0, time.time() - metrics.stat().st_mtime)
+    return Record(
+        config=flatten(_read_object(config)),
+        summary=_read_object(place / "summary.json"),
+        cold_start=_read_object(place / "evaluation_cold_start.json"),
+        machine=_last_machine(_read_object(place / "machines.json")),
+        complaints=read_complaints(place / "trajectories"),
+        starting=not (place / "cold_start" / "config.json").is_file(),
+        **parts,
+    )
+
+
+def _read_object(file: pathlib.Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: expected a JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{file}: expected a JSON object, got {value!r:.40}")
+    return value
+
+
+def _last_machine(noted: Mapping[str, Any]) -> dict[str, Any]:
+    machines = noted.get("machines")
+    last = machines[-1] if isinstance(machines, list) and machines else {}
+    return last if isinstance(last, dict) else {}
+
+
+def _read_metrics(file: pathlib.Path) -> dict[str, Any]:
+    """Columns from lines, one line at a time: the file may be larger than memory."""
+    steps, columns = array("q"), {}
+    broken, cut_off = 0, False
+    try:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                row = _row(line)
+                cut_off = row is None and not line.endswith("\n")
+                if row is None:
+                    broken += bool(line.strip()) and not cut_off
+                    continue
+                _append(columns, row, len(steps))
+                steps.append(row["step"])
+    except OSError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    number = len(steps)
+    for values in columns.values():
+        values.extend([math.nan] * (number - len(values)))
+    at = np.frombuffer(steps, np.int64) if number else np.zeros(0, np.int64)
+    keep = _last_of_each(at)
+    made = {name: np.frombuffer(v, np.float64)[keep] for name, v in columns.items()}
+    return {
+        "table": Table(at[keep], made),
+        "broken_lines": broken,
+        "cut_off": cut_off,
+        "repeated_steps": number - len(keep),
+    }
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """The object in a line, None where there is none that has a step."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    step = row.get("step") if isinstance(row, dict) else None
+    fits = isinstance(step, int) and abs(step) < 2**62
+    return row if fits else None
+
+
+def _append(columns: dict[str, array], row: dict[str, Any], at: int) -> None:
+    """Adds the numbers of a row to their columns; what is no number is left out."""
+    for name, value in row.items():
+        kind = type(value)  # faster than isinstance, a hundred times a row
+        if (kind is not float and kind is not int and kind is not bool) or (
+            name == "step"
+        ):
+            continue
+        values = columns.get(name)
+        if values is None:
+            values = columns[name] = array("d")
+        if len(values) < at:
+            values.extend([math.nan] * (at - len(values)))
+        try:
+            values.append(value)
+        except OverflowError:  # an integer beyond all floats
+            values.append(math.inf)
+
+
+def _last_of_each(steps: np.ndarray) -> np.ndarray:
+    """Indices that put steps in order, of each the row that was written last."""
+    order = np.argsort(steps, kind="stable")
+    ordered = steps[order]
+    last = np.ones(len(order), bool)
+    last[:-1] = ordered[1:] != ordered[:-1]
+    return order[last]
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields of nested sections by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

@@ -1,0 +1,120 @@
+"""Reading a run's directory in whatever state it is."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from mempo_jax.doctor import examine, read
+from mempo_jax.settings import ConfigError
+from tests.doctor.doctor_case import write
+
+
+def rows(number, **more):
+    return [
+        {"step": step, "success": 0.5 + step / 100} | more for step in range(number)
+    ]
+
+
+def test_columns_and_the_config(tmp_path):
+    settings = {"train": {"steps": 4}, "seed": 3}
+    got = read(write(tmp_path, rows(4), settings))
+    assert got.table.steps.tolist() == [0, 1, 2, 3]
+    assert got.table.column("success").tolist() == [0.5, 0.51, 0.52, 0.53]
+    assert np.isnan(got.table.column("unheard of")).all()
+    assert got.number("train.steps") == 4
+    assert got.field("train.nothing") is None
+    assert got.idle_s < 60
+
+
+def test_the_last_machine(tmp_path):
+    place = write(tmp_path, rows(1))
+    assert read(place).machine == {}
+    noted = {"machines": [{"jax": "1"}, {"jax": "2"}]}
+    (place / "machines.json").write_text(json.dumps(noted))
+    assert read(place).machine == {"jax": "2"}
+
+
+def test_columns_that_begin_late_or_end_early_are_filled_up(tmp_path):
+    made = rows(4)
+    del made[0]["success"], made[3]["success"]
+    made[1]["kl"] = 0.25
+    made[2]["kl"] = None
+    got = read(write(tmp_path, made)).table
+    np.testing.assert_equal(got.column("success"), [np.nan, 0.51, 0.52, np.nan])
+    np.testing.assert_equal(got.column("kl"), [np.nan, 0.25, np.nan, np.nan])
+
+
+def test_a_last_line_that_is_half_written_is_no_damage(tmp_path):
+    place = write(tmp_path, rows(3), end='\n{"step": 3, "succ')
+    got = read(place)
+    assert len(got.table) == 3
+    assert got.cut_off
+    assert got.broken_lines == 0
+    assert "damaged_record" not in [f.name for f in examine(got)]
+
+
+def test_what_cannot_be_read_is_counted_and_the_rest_is_read(tmp_path):
+    place = write(tmp_path, rows(3))
+    lines = (place / "metrics.jsonl").read_text().splitlines()
+    lines[1:1] = ["{oops", "[1, 2]", '{"success": 1}', "", '{"step": "7"}']
+    (place / "metrics.jsonl").write_bytes("\n".join(lines).encode() + b"\n\xff\xfe\n")
+    got = read(place)
+    assert len(got.table) == 3
+    assert got.broken_lines == 5
+    assert "damaged_record" in [f.name for f in examine(got)]
+
+
+def test_values_that_are_no_finite_numbers(tmp_path):
+    made = rows(6, kl=math.nan, loss=math.inf, note="text", deep={"a": 1})
+    made[2]["huge"] = 10**400
+    got = read(write(tmp_path, made))
+    assert "NaN" in (tmp_path / "metrics.jsonl").read_text()
+    assert len(got.table.measured("kl")) == 0
+    assert len(got.table.measured("loss")) == 0
+    assert not {"note", "deep"} & got.table.columns.keys()
+    examine(got)
+
+
+def test_the_last_row_of_a_step_counts(tmp_path):
+    made = [*rows(5), {"step": 2, "success": 0.9}, {"step": 3, "success": 0.8}]
+    got = read(write(tmp_path, made))
+    assert got.table.steps.tolist() == [0, 1, 2, 3, 4]
+    assert got.table.column("success")[2:4].tolist() == [0.9, 0.8]
+    assert got.repeated_steps == 2
+
+
+def test_a_run_before_its_first_step(tmp_path):
+    place = write(tmp_path, [], {"train": {"steps": 4}}, end="")
+    assert len(read(place).table) == 0
+    (place / "metrics.jsonl").unlink()
+    [found] = examine(read(place))
+    assert found.name == "no_steps"
+    assert "cold start had not ended" in found.why
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json"])
+@pytest.mark.parametrize("text", ["{", "[1]", '"a"', ""])
+def test_files_that_are_something_else_are_named(tmp_path, name, text):
+    place = write(tmp_path, rows(2))
+    (place / name).write_text(text)
+    with pytest.raises(ConfigError, match=name):
+        read(place)
+
+
+def test_no_run_at_all(tmp_path):
+    for place in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match="directory of a run"):
+            read(place)
+
+
+def test_many_rows(tmp_path):
+    number = 20_000
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        for step in range(number):
+            file.write(json.dumps({"step": step, "success": 0.5, "kl": 0.1}) + "\n")
+    got = read(tmp_path)
+    assert len(got.table) == number
+    assert len(got.table.late("kl").values) == 100, "a window does not grow for ever"
+    examine(got)

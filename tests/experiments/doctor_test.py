@@ -1,0 +1,69 @@
+"""The doctor as a user calls it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.doctor.doctor_case import healthy, write
+from tests.experiments.process import ROOT
+
+
+def doctor(*words):
+    command = [sys.executable, "-m", "experiments.doctor", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def rows(**changes):
+    columns = healthy(40)
+    return [
+        {"step": step}
+        | {name: values[step] for name, values in columns.items()}
+        | changes
+        for step in range(40)
+    ]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs")
+    write(place / "well", rows())
+    return place, write(place / "sick", rows(success=0.0, no_outcome_groups=1.0))
+
+
+def test_a_sick_run_as_json(runs):
+    place, sick = runs
+    code, out, err = doctor(
+        f"--workdir={sick}", f"--against={place / 'well'}", "--json", "--strict"
+    )
+    assert (code, err) == (1, "")
+    said = json.loads(out)
+    assert said["steps"] == 40
+    assert said["last_step"] == 39
+    names = [found["name"] for found in said["findings"]]
+    assert names[:2] == ["runs_differ", "tasks_too_hard"]
+    hard = said["findings"][1]
+    assert hard["severity"] == "problem"
+    assert "sampling.group_size" in hard["fields"]
+    assert hard["seen"][0] == {
+        "what": "success",
+        "value": 0.0,
+        "first_step": 35,
+        "last_step": 39,
+        "remark": "",
+    }
+
+
+def test_a_healthy_run_on_screen(runs):
+    code, out, err = doctor(f"--workdir={runs[0] / 'well'}", "--strict")
+    assert (code, err) == (0, "")
+    assert out.startswith("Nothing found.")
+
+
+def test_what_is_no_run_is_one_line(tmp_path):
+    code, out, err = doctor(f"--workdir={tmp_path}")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "expected the directory of a run" in err
