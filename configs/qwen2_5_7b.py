@@ -7,13 +7,13 @@ FOLDER is the Hugging Face directory of Qwen2.5-7B-Instruct (safetensors, 15 GB)
 slice of several hosts, each host sees it under the same path. All weights are trained.
 
 Hardware: 16 chips of 16 GiB (v5e-16), as fsdp 4 x tensor 4. On 4 chips of 95 GiB
-(v5p-8) add --config.mesh.tensor=1.
+(v5p-8) add --config.mesh.fsdp=1.
 
-Memory, by experiments.plan with --device=v5e-16: 14.2 GiB of 15.8 that a chip has to
+Memory, by experiments.plan with --device=v5e-16: 13.6 GiB of 15.8 that a chip has to
 give, most of it in the train step (an estimate in what the programs make). With fsdp 16
-it does not fit: decoding gathers the weights that fsdp splits, 14.2 GiB at once, and
-those that tensor splits stay split. With 8,192 tokens a context the plan asks for
-adapters (policy.lora.rank=32), 16 slots, sampling.prefill_buckets=256,1024: 10.0 GiB.
+it does not fit: decoding gathers the weights that fsdp splits, up to 14 GiB, in each
+step; those that tensor splits stay where they are. With 8,192 tokens a context,
+sampling.prefill_buckets=256,512 and 32 slots it is 15.7 GiB: nothing to spare.
 
 Result: not run.
 """

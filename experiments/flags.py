@@ -99,9 +99,8 @@ def _parse_options(words: Sequence[str], options: flags.FlagValues) -> None:
         _, *stray = options(["launcher", *words])
     except flags.UnrecognizedFlagError as error:
         near = nearest(error.flagname, [name for name in options if len(name) > 1])
-        raise ConfigError(
-            f"--{error.flagname}: unknown option; the nearest is --{near}"
-        ) from error
+        hint = f"the nearest is --{near}" if near else "see --help"
+        raise ConfigError(f"--{error.flagname}: unknown option; {hint}") from error
     except flags.Error as error:
         raise ConfigError(f"{error}; see --help") from error
     if stray:
@@ -142,8 +141,8 @@ def override(config: ConfigDict, path: str, text: str) -> Any:
     if not isinstance(part, ConfigDict) or name not in part:
         near = nearest(path, _leaves(config))
         raise ConfigError(
-            f"config.{path}: unknown field"
-            + (f"; the nearest is config.{near}" if near else "")
+            f"config.{path}: unknown field; "
+            + (f"the nearest is config.{near}" if near else "configs/base.py has all")
         )
     old = part[name]
     if isinstance(old, Mapping | ConfigDict):

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+# Shares of common letters from which a name may be meant: of a last part, of it all.
+_ALIKE, _ALIKE_WHOLE = 0.6, 0.75
 
 
 class ConfigError(ValueError):
@@ -23,7 +25,7 @@ class ConfigError(ValueError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name most like ``name``; None only where ``names`` is empty.
+    """The name most like ``name``; None where none is like it at all.
 
     Dotted names are compared by their last part first: a field looked for in the
     wrong section is found by its own name.
@@ -35,7 +37,12 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
         whole = difflib.SequenceMatcher(None, name, other).ratio()
         return (_same(leaf, other_leaf) + whole, whole)
 
-    return max(sorted(names), key=likeness, default=None)
+    best = max(sorted(names), key=likeness, default=None)
+    if best is None:
+        return None
+    total, whole = likeness(best)
+    # Names of one section are alike by its name alone.
+    return best if total - whole >= _ALIKE or whole >= _ALIKE_WHOLE else None
 
 
 def _same(left: str, right: str) -> float:

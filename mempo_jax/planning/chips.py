@@ -32,6 +32,11 @@ class Chip:
     host: int
     alone: int
 
+    @property
+    def lanes(self) -> int:
+        """What the innermost side of an array is padded to; 0: it is not."""
+        return 128 if self.kind == _TPU else 0
+
 
 # TPUs: Google Cloud's page on each version (chip specifications), of which a little
 # under 2 % of the memory is kept by the runtime. GPUs: NVIDIA's data sheets of the SXM

@@ -25,13 +25,13 @@ from mempo_jax.training.run_settings import RunSettings
 # says of it in float32: of what there is once, and of what each layer adds. Measured on
 # two layers of Qwen2.5-0.5B for a v5e, where the first is nearly all; activations,
 # which layers add, are taken to be half as large. An optimiser update is one pass
-# there, with nothing put aside.
+# there, with nothing put aside. Decode is without the cache's copy, see ``_relaid``.
 NARROW = {
     "score": (0.5, 0.5),
     "accumulate": (0.9, 0.5),
     "apply": (0.1, 0.1),
     "prefill": (1.1, 0.5),
-    "decode": (0.9, 0.5),
+    "decode": (0.8, 0.5),
 }
 TITLES = {
     "score": "score",
@@ -45,6 +45,12 @@ CPU_OPTIONS = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
+# Where layers are laid out one by one, the CPU's compiler first cuts the weights of
+# all of them out of their stacks, for its threads to be busy. The TPU's reads them in
+# place; in this order one layer's are there at a time. What fsdp splits is gathered
+# in front of the loop of decode steps, so all of it counts: the TPU's gathers within,
+# but begins with all layers early where memory is free.
+IN_TURN = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 SAMPLING = ("prefill", "decode")
 _IN_UPDATE = ("accumulate", "apply")
 
@@ -103,13 +109,18 @@ def compiled(lowering: Lowering, name: str) -> Need:
     cpu = lowering.mesh.devices.flat[0].platform == "cpu"
     lowered = lowering.lower(name)
     try:
-        made = lowered.compile(CPU_OPTIONS if cpu else None)
+        made = lowered.compile(cpu_options(name) if cpu else None)
     except jax.errors.JaxRuntimeError as error:  # a TPU's: more than its memory
         line = str(error).splitlines()[0]
         raise ConfigError(f"{TITLES[name]} alone does not fit: {line}") from error
     found = made.memory_analysis()
     kept = found.output_size_in_bytes - found.alias_size_in_bytes
     return Need(found.argument_size_in_bytes, found.temp_size_in_bytes + kept)
+
+
+def cpu_options(name: str) -> dict[str, Any]:
+    """How the CPU's compiler is asked about a program."""
+    return CPU_OPTIONS | (IN_TURN if name == "decode" else {})
 
 
 def programs_of(settings: RunSettings) -> tuple[str, ...]:
@@ -147,7 +158,8 @@ def standing(
 class Estimator:
     """Asks a compiler about programs at small depths, each once.
 
-    narrow: whether the compiler is asked about float32 and bfloat16 is derived.
+    narrow: whether the compiler is asked about float32 and bfloat16 is derived. lanes:
+    of a TPU, where another compiler is asked: see ``_relaid``; 0: none.
     """
 
     config: DecoderConfig
@@ -155,6 +167,7 @@ class Estimator:
     hosts: int
     narrow: bool
     compile: Compile = compiled
+    lanes: int = 0
     _known: dict[Any, Need] = dataclasses.field(default_factory=dict)
 
     def lowering(
@@ -172,10 +185,13 @@ class Estimator:
         """Of a run. reference: the shape of ``policy.ref_path``, where that is set."""
         exact = self.lowering(settings)
         other = self.lowering(settings, reference) if reference else None
+        made = {name: self.made(settings, name) for name in programs_of(settings)}
+        if "decode" in made:
+            made["decode"] += self._relaid(exact)
         return Memory(
             standing(settings, exact, other, self.hosts),
             device_bytes(exact.shapes.sums),
-            {name: self.made(settings, name) for name in programs_of(settings)},
+            made,
         )
 
     def made(self, settings: RunSettings, name: str) -> int:
@@ -195,6 +211,18 @@ class Estimator:
     def whole(self, settings: RunSettings, name: str) -> Need:
         """The same, compiled at that depth."""
         return self._need(settings, name, self.config.layers)
+
+    def _relaid(self, lowering: Lowering) -> int:
+        """Bytes of the cache as a TPU's loop of decode steps has it.
+
+        New positions are written into it in another order of axes than it has outside,
+        so it is copied; the head's size, innermost there, is padded to whole lanes.
+        """
+        if not self.lanes:
+            return 0
+        size = self.config.head_dim
+        padded = -(-size // self.lanes) * self.lanes
+        return device_bytes(lowering.shapes.cache) * padded // size
 
     def _parts(self, settings: RunSettings, name: str) -> tuple[Need, Need]:
         """What there is once, and what all layers add."""

@@ -65,8 +65,10 @@ class Planner:
         ref_path = settings.policy.ref_path
         reference = shape_of(ref_path, "policy.ref_path")[0] if ref_path else None
         self._check_slots(settings)
+        chip = self.device.chip
         estimator = Estimator(
-            shape, self.mesh, self.device.hosts, self._narrow, self._compiled
+            *(shape, self.mesh, self.device.hosts, self._narrow, self._compiled),
+            lanes=chip.lanes if self._narrow else 0,
         )
 
         def measure(settings: RunSettings) -> Any:

@@ -84,6 +84,9 @@ class Lowering:
         )
         self.optimiser = make_optimiser(parts.optimiser(settings))
         self.rows = sharding.row_sharding(mesh)
+        self._engine = EnginePrograms(
+            self.model, sharding.row_sharding(self.engine_mesh), Counters()
+        )
         self.shapes = self._shapes()
         self._training = Programs(
             self.model,
@@ -92,9 +95,6 @@ class Lowering:
             parts.objective(settings),
             parts.advantage(settings),
             settings.credit,
-        )
-        self._engine = EnginePrograms(
-            self.model, sharding.row_sharding(self.engine_mesh), Counters()
         )
 
     def call(self, name: str) -> tuple[Any, tuple, dict[str, Any]]:
@@ -172,9 +172,11 @@ class Lowering:
         trained, _ = lora.split(params)
         state = jax.eval_shape(lambda p: fresh_state(p, self.optimiser), trained)
         cache = jax.eval_shape(
-            lambda: self.model.init_cache(self._slots, self.settings.max_segment_tokens)
+            lambda: self.model.init_cache(
+                self._slots, self.settings.max_segment_tokens, turned=False
+            )  # as on other backends than a CPU
         )
-        rows = sharding.row_sharding(self.engine_mesh)
+        held = self._engine.cache_sharding
         return Shapes(
             self._put(params),
             # As the engine takes them on other backends than a CPU: stacked.
@@ -182,7 +184,7 @@ class Lowering:
             self._put(state),
             self._sums(trained),
             jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), cache
+                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=held), cache
             ),
         )
 

@@ -102,13 +102,15 @@ def _decode(config, settings, chips, work) -> float:
     slots, width = settings.sampling.slots, _BYTES[settings.policy.compute_dtype]
     waves = -(-work.trajectories // slots)
     steps = waves * work.turns * work.turn_tokens
-    weights = _weights(config, settings) / chips.sampling_axes["tensor"]
+    tensor = chips.sampling_axes["tensor"]
+    weights = _weights(config, settings) / tensor
     held = 2 * config.layers * config.kv_heads * config.head_dim * work.context_tokens
     per_chip = slots / math.prod(chips.axes[axis] for axis in AXES[:2])
     flops = slots * token_flops(config, work.context_tokens)
-    reads = weights + per_chip * held * width
-    # What fsdp splits is gathered once for all steps of a call.
-    sent = _gathered(weights, chips.sampling_axes) / settings.sampling.decode_chunk
+    split = 1 if config.kv_heads % tensor else tensor  # of the cache, by heads
+    reads = weights + per_chip * held * width / split
+    # What fsdp splits is gathered layer by layer, in each step.
+    sent = _gathered(weights, chips.sampling_axes)
     return steps * chips.seconds(flops, reads, sent)
 
 

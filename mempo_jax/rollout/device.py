@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from mempo_jax.models.decoder import LanguageModel, unstacked
+from mempo_jax.models.decoder import Cache, LanguageModel, unstacked
 from mempo_jax.rollout import generate as programs
 from mempo_jax.rollout.sampler import Counters
 from mempo_jax.rollout.slots import Row, fit
@@ -64,6 +65,7 @@ class Programs:
         if row_sharding is not None and row_sharding.mesh.size > 1:
             model = model.with_rows(row_sharding)
         self.model, self._row_sharding, self._counters = model, row_sharding, counters
+        self.cache_sharding = heads_split(row_sharding, model.config.kv_heads)
         self.prefill = self._jit(programs.prefill, ("span",))
         self.copy = self._jit(programs.copy_rows, ("span",), model=False)
         self.decode = self._jit(programs.decode, ("steps", "span", "filtered"))
@@ -90,7 +92,7 @@ class Programs:
 
     def make_cache(self, slots: int, length: int):
         make = functools.partial(self.model.init_cache, slots, length)
-        return jax.jit(make, out_shardings=self._row_sharding)()
+        return jax.jit(make, out_shardings=self.cache_sharding)()
 
     def _jit(self, function, static: tuple[str, ...], model: bool = True):
         """Compiles a program that takes the cache, gives it back, and is counted."""
@@ -109,7 +111,33 @@ class Programs:
         """Keeps arrays [slots, ...] where they were, or the next call would compile."""
         if self._row_sharding is None:
             return result
-        return jax.lax.with_sharding_constraint(result, self._row_sharding)
+
+        def keep(part):
+            held = isinstance(part, Cache)
+            where = self.cache_sharding if held else self._row_sharding
+            return jax.lax.with_sharding_constraint(part, where)
+
+        return jax.tree.map(keep, result, is_leaf=lambda x: isinstance(x, Cache))
+
+
+def heads_split(
+    rows: jax.sharding.NamedSharding | None, heads: int
+) -> jax.sharding.NamedSharding | None:
+    """How arrays [slots, heads, ...] lie: rows as ``rows`` says, heads over the axes of
+    its mesh that split no rows, as those split the weights that make them.
+
+    Where these do not divide the heads, each device has all heads of its rows.
+    """
+    if rows is None:
+        return None
+    over = rows.spec[0]
+    taken = over if isinstance(over, tuple) else (over,)
+    others = tuple(name for name in rows.mesh.axis_names if name not in taken)
+    parts = math.prod(rows.mesh.shape[name] for name in others)
+    if parts == 1 or heads % parts:
+        return rows
+    spec = jax.sharding.PartitionSpec(over, others)
+    return jax.sharding.NamedSharding(rows.mesh, spec)
 
 
 class DeviceSlots:
@@ -122,12 +150,15 @@ class DeviceSlots:
         self._compiled, self.shapes = compiled, shapes
         self.params: Any = None
         self._decoding: Any = None
+        self._feeding: Any = None
         self._cache = compiled.make_cache(shapes.slots, shapes.length)
         self._stop = compiled.put(stop, whole=False)
 
     def set_params(self, params: Any, decoding: Any) -> None:
         """Computes with these from now on: on the devices, and ``for_decoding``."""
         self.params, self._decoding = params, decoding
+        # Layers laid out one after the other take either form, but copy the stack's.
+        self._feeding = decoding if self._compiled.model.unroll else params
 
     def sampling(self, temperature: float, top_p: float, top_k: int):
         """How to draw, on the devices."""
@@ -194,7 +225,7 @@ class DeviceSlots:
         )
         with jax.transfer_guard("disallow"):
             self._cache = self._compiled.prefill(
-                self.params, self._cache, *arrays, span=span
+                self._feeding, self._cache, *arrays, span=span
             )
 
     def _run_copy(self, copies: Mapping[int, int], span: int) -> None:

@@ -44,9 +44,10 @@ def names_of(said: str) -> list[str]:
     said_names = [name.strip() for name in said.split(",") if name.strip()]
     wanted = set(NAMES if said_names == ["all"] else said_names)
     for name in sorted(wanted - set(NAMES)):
+        near = nearest(name, NAMES)
+        hint = f"; the nearest is {near}" if near else ""
         raise ConfigError(
-            f"--baselines={name}: unknown; the nearest is {nearest(name, NAMES)}, and "
-            f"there are {', '.join(NAMES)}, or all"
+            f"--baselines={name}: unknown{hint}; there are {', '.join(NAMES)}, or all"
         )
     return [name for name in NAMES if name in wanted | {"trained"}]
 

@@ -4,7 +4,8 @@
     cold_start/ (initial policy) · cold_start_checkpoints/ (until it has ended) ·
     policy/ (trained) · policy_best/ (of the best checkpoint) · adapters/ ·
     evaluation_cold_start.json · evaluation_trained.json · skipped/ (batches of updates
-    not finite) · summary.json · lock (held while a process runs there)
+    not finite) · summary.json · machines.json (versions and devices of its starts) ·
+    lock (held while a process runs there)
 
 Directories that must be whole are written beside their place and renamed.
 """
@@ -26,7 +27,7 @@ import numpy as np
 
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import processes
+from mempo_jax.training import machine, processes
 from mempo_jax.training.placing import pieces
 
 # Fields that a continued run may change: they alter nothing that was done already.
@@ -39,6 +40,7 @@ FREE_FIELDS = (
     *("engine.http.timeout_s", "engine.http.retries", "engine.http.max_concurrent"),
     *("engine.http.sync_dir", "engine.http.reload", "engine.http.reload_timeout_s"),
 )
+MACHINES = "machines.json"
 # Never there without a config.json.
 RESULTS = ("summary.json", "checkpoints", "cold_start_checkpoints")
 
@@ -91,6 +93,26 @@ class RunDir:
                     "its config.json, so it cannot be told which; use another --workdir"
                 )
             return
+        changed = [
+            f"{name} is {there!r} there and {here!r} here"
+            for name, (there, here) in self.changes(config).items()
+            if name not in FREE_FIELDS
+        ]
+        if changed:
+            raise ConfigError(
+                f"--workdir={self.path} holds a run with another config: "
+                f"{'; '.join(changed[:3])}"
+                f"{' ...' if len(changed) > 3 else ''}; use another --workdir"
+            )
+
+    def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Fields that are otherwise in the directory's config.json: by dotted name, as
+        they are there and here.
+
+        Raises:
+          ConfigError: the file is no config.
+        """
+        file = self.path / "config.json"
         try:
             old = flatten(json.loads(file.read_text(encoding="utf-8")))
         except (ValueError, AttributeError) as error:
@@ -99,17 +121,16 @@ class RunDir:
                 "--workdir"
             ) from error
         flat = flatten(config)
-        changed = [
-            f"{k} is {old.get(k)!r} there and {flat.get(k)!r} here"
-            for k in sorted(old.keys() | flat.keys())
-            if old.get(k) != flat.get(k) and k not in FREE_FIELDS
-        ]
-        if changed:
-            raise ConfigError(
-                f"--workdir={self.path} holds a run with another config: "
-                f"{'; '.join(changed[:3])}"
-                f"{' ...' if len(changed) > 3 else ''}; use another --workdir"
-            )
+        return {
+            name: (old.get(name), flat.get(name))
+            for name in sorted(old.keys() | flat.keys())
+            if old.get(name) != flat.get(name)
+        }
+
+    def ended(self, steps: int) -> dict[str, Any] | None:
+        """The summary of a run that has ended with this number of steps, else None."""
+        found = self.load_json("summary.json")
+        return found if found is not None and found.get("steps") == steps else None
 
     def claim(self, config: Mapping[str, Any]) -> None:
         """Makes the directory and writes config.json, after ``check``.
@@ -122,6 +143,9 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
             text = json.dumps(config, indent=1, sort_keys=True)
             write_text(self.path / "config.json", text + "\n")
+            known = (self.load_json(MACHINES) or {}).get("machines", [])
+            text = json.dumps({"machines": machine.with_this(known)}, indent=1)
+            write_text(self.path / MACHINES, text + "\n")
         except OSError as error:
             raise ConfigError(f"--workdir={self.path}: {error}") from error
 
@@ -129,7 +153,7 @@ class RunDir:
         """Gives the directory back where nothing was computed after ``claim``."""
         if any((self.path / name).exists() for name in (*RESULTS, "cold_start")):
             return
-        for name in ("config.json", "lock"):
+        for name in ("config.json", "lock", MACHINES):
             (self.path / name).unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()

@@ -148,6 +148,8 @@ def test_a_value_may_stand_apart(config_file):
             "--config.seed: expected a value, as in --config.seed=VALUE",
         ),
         (["--wrkdir=x"], "--wrkdir: unknown option; the nearest is --workdir"),
+        (["--zzz=x"], "--zzz: unknown option; see --help"),
+        (["--config.zzz=4"], "config.zzz: unknown field; configs/base.py has all"),
         (["stray"], "stray: unknown argument; options begin with --, as in --config"),
         (
             ["--tasks=many"],

@@ -26,6 +26,11 @@ def estimator(compile=None, hosts=1, narrow=False):
     return Estimator(SHAPE, meshes, hosts, narrow, **more)
 
 
+def lowering_of(layers, settings):
+    shape = dataclasses.replace(SHAPE, layers=layers)
+    return Lowering(shape, settings, meshes(settings), unroll=False)
+
+
 def on_first_device(tree):
     return sum(
         np.asarray(shard.data).nbytes
@@ -46,6 +51,24 @@ def test_what_stays_is_what_a_run_puts_on_a_device():
     settings = made.settings
     cache = engine.make_cache(settings.sampling.slots, settings.max_segment_tokens)
     assert on_first_device(cache) == device_bytes(made.shapes.cache)
+
+
+def test_decode_cuts_no_copies_of_all_layers_out_of_their_stack():
+    settings = settings_of(mesh__data=1)
+    few, more = (
+        compiled(lowering_of(layers, settings), "decode").made for layers in (2, 6)
+    )
+    assert more == pytest.approx(few, rel=0.1)
+
+
+def test_a_tpu_decodes_with_a_copy_of_the_cache_in_whole_lanes():
+    plain, on_tpu = (estimator(lambda *_: Need(0, 1_000)) for _ in "ab")
+    on_tpu.lanes = 128
+    settings = settings_of()
+    apart = [each.memory(settings) for each in (plain, on_tpu)]
+    cache = apart[0].stays["KV cache"]
+    padding = 128 // SHAPE.head_dim
+    assert apart[1].made == apart[0].made | {"decode": 1_000 + padding * cache}
 
 
 def test_two_small_depths_tell_the_bytes_of_the_whole():

@@ -18,6 +18,20 @@ def test_the_same_config_may_come_back_and_another_may_not(tmp_path):
         place.check(CONFIG | {"seed": 1})
 
 
+def test_what_a_command_asks_otherwise_is_named(tmp_path):
+    place = RunDir(str(tmp_path / "run"))
+    place.claim(CONFIG)
+    assert place.changes(CONFIG) == {}
+    assert place.changes({"train": {"steps": 9}}) == {
+        "seed": (0, None),
+        "train.steps": (2, 9),
+    }
+    assert place.ended(2) is None
+    place.save_json("summary.json", {"steps": 2})
+    assert place.ended(2) == {"steps": 2}
+    assert place.ended(9) is None
+
+
 @pytest.mark.parametrize("result", ["summary.json", "checkpoints"])
 def test_results_without_a_config_are_not_taken_for_this_run(tmp_path, result):
     (tmp_path / result).mkdir()
