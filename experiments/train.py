@@ -28,6 +28,7 @@ from absl import flags
 
 from experiments.flags import Command, new_options
 from experiments.launch import INTERRUPTED_EXIT, STOPPED_EXIT, fail, launch
+from mempo_jax.settings import ConfigError
 
 OPTIONS = new_options()
 flags.DEFINE_string(
@@ -47,7 +48,10 @@ UNWRITABLE = (
 
 def main(command: Command) -> int:
     # Imported here: a wrong command line is refused before any of it is loaded.
+    from mempo_jax.training.allocation import keep_freed_memory
     from mempo_jax.training.stopping import Stopped, listening
+
+    keep_freed_memory(os.environ)
 
     with listening(_leave) as stop:
         try:
@@ -88,6 +92,7 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
     from mempo_jax.training.metrics import read_metrics
     from mempo_jax.training.run import run
 
+    _say_ended(settings, config, workdir)
     bars = Bars()
     progress = bars if processes.primary() else quiet
     try:
@@ -114,6 +119,27 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
     lines = [*table(summary), *closing(summary, steps[-1] if steps else None, workdir)]
     print("\n".join(lines))
     return 0
+
+
+def _say_ended(settings: Any, config: dict[str, Any], workdir: str) -> None:
+    """Tells that a run has ended before: nothing runs, whatever is asked for."""
+    from mempo_jax.training import processes
+    from mempo_jax.training.rundir import RunDir
+
+    place = RunDir(workdir)
+    try:
+        if not processes.primary() or place.ended(settings.train.steps) is None:
+            return
+        place.check(config)
+    except ConfigError:
+        return  # told by the run, in all processes
+    changed = [f"{name}={new}" for name, (_, new) in place.changes(config).items()]
+    unused = f", and {', '.join(changed)} not used" if changed else ""
+    print(
+        f"{workdir}: this run has ended; nothing is run{unused}: to go on raise "
+        "config.train.steps, or use another --workdir",
+        file=sys.stderr,
+    )
 
 
 def _leave(number: int, again: bool) -> None:

@@ -24,6 +24,7 @@ IMPLEMENTATIONS = ("auto", "xla", "cudnn")
 WHOLE_UP_TO = 128  # tokens: the scores of shorter rows are computed in one go
 _FLASH_DTYPES = ("bfloat16", "float16")
 _FLASH_HEADS = 128  # largest head, in multiples of 8
+_UNSEEN = -1e30  # added to scores: finite, so that nothing becomes not-a-number
 
 
 def chosen(name: str, dtype: Any, head_dim: int) -> str:
@@ -60,25 +61,32 @@ def causal_attention(token_mask, implementation: str) -> Callable:
     return functools.partial(attend, mask=mask)
 
 
-def cached_attention(query, keys, values, mask):
+def cached_attention(query, keys, values, mask, turned: bool = False):
     """Attention to a cache, whose heads come before its positions.
 
-    query [R, P, H, C], keys and values [R, K, S, C], mask bool [R, 1, P, S] -> as
-    query.
+    query [R, P, H, C], keys and values [R, K, S, C] (``turned``: keys [R, K, C, S]),
+    mask bool [R, 1, P, S] -> as query.
     """
     rows, count, heads, size = query.shape
-    grouped = heads > keys.shape[1]
-    if count > 1 or not grouped:
+    shared = keys.shape[1]
+    if heads == shared:
+        keys = keys.swapaxes(2, 3) if turned else keys
         keys, values = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
         return jax.nn.dot_product_attention(query, keys, values, mask=mask)
-    # One new token and several query heads a key head: products in the cache's own
-    # order take little more than half the time on a CPU (13.7 against 23.6 ms for six
-    # layers of 32 rows and 370 positions).
-    query = query.reshape(rows, -1, heads // keys.shape[1], size)
-    scores = jnp.einsum(
-        "rkgc,rksc->rkgs", query, keys, preferred_element_type=jnp.float32
-    )
-    scores = jnp.where(mask, scores * size**-0.5, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    seen = jnp.einsum("rkgs,rksc->rkgc", weights, values)
-    return seen.reshape(rows, 1, heads, size)
+    # Query heads of one key head as more queries of it, and a mask that is added: on a
+    # CPU half the time of ``dot_product_attention`` for many tokens and for one.
+    grouped = query.reshape(rows, count, shared, -1, size).transpose(0, 2, 3, 1, 4)
+    letters = "rknc,rkcs->rkns" if turned else "rknc,rksc->rkns"
+    scores = _product(letters, grouped.reshape(rows, shared, -1, size), keys)
+    scores = scores.reshape(*grouped.shape[:-1], -1) * size**-0.5
+    scores = scores + jnp.where(mask, 0.0, _UNSEEN)[:, :, None]
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    weights = weights.reshape(rows, shared, -1, weights.shape[-1])
+    seen = _product("rkns,rksc->rknc", weights.astype(values.dtype), values)
+    seen = (seen.reshape(grouped.shape) / total).astype(query.dtype)
+    return seen.transpose(0, 3, 1, 2, 4).reshape(query.shape)
+
+
+def _product(letters: str, left, right):
+    return jnp.einsum(letters, left, right, preferred_element_type=jnp.float32)

@@ -25,13 +25,14 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from mempo_jax.models.attention import cached_attention, causal_attention, chosen
+from mempo_jax.models.cache import Cache, empty_cache, written
 from mempo_jax.models.layers import Block, DecoderConfig, Ends, rotation_table
 from mempo_jax.models.lora import Lora, attach
 
@@ -46,26 +47,6 @@ __all__ = [
 
 Array = jax.Array
 Params = dict[str, Any]
-
-
-class Cache(NamedTuple):
-    """Keys and values of what each slot holds: one [R, K, S, C] array a layer.
-
-    Position p of row r is the token at position p of that slot. What lies past a
-    row's own end is garbage and is never attended to. Heads come before positions
-    because attention then reads memory in order (2.8 times faster on a CPU).
-    """
-
-    keys: tuple[Array, ...]
-    values: tuple[Array, ...]
-
-    @property
-    def rows(self) -> int:
-        return self.keys[0].shape[0]
-
-    @property
-    def length(self) -> int:
-        return self.keys[0].shape[2]
 
 
 class LanguageModel:
@@ -190,15 +171,19 @@ class LanguageModel:
             return params["embed"]["embedding"].T
         return params["head"]["kernel"]
 
-    def init_cache(self, rows: int, length: int) -> Cache:
-        """An empty cache of ``rows`` slots with ``length`` positions each."""
+    def init_cache(self, rows: int, length: int, turned: bool | None = None) -> Cache:
+        """An empty cache of ``rows`` slots with ``length`` positions each.
+
+        turned: the order of its keys, see ``TurnedCache``; None: as is best here.
+        """
         self._check_length(length, "init_cache(length)")
-        shape = (rows, self.config.kv_heads, length, self.config.head_dim)
-        layers = range(self.config.layers)
-        keys, values = (
-            tuple(jnp.zeros(shape, self.compute_dtype) for _ in layers) for _ in "kv"
-        )
-        return Cache(keys, values)
+        c = self.config
+        if turned is None:
+            # Elsewhere compilers choose the order in memory, and ``cached_attention``
+            # has products of its own for grouped heads alone.
+            turned = c.heads > c.kv_heads and jax.default_backend() == "cpu"
+        shape = c.layers, rows, c.kv_heads, length, c.head_dim
+        return empty_cache(turned, *shape, self.compute_dtype)
 
     def extend(
         self, params: Params, cache: Cache, tokens: Array, start: Array
@@ -213,21 +198,17 @@ class LanguageModel:
         positions = start[:, None] + jnp.arange(tokens.shape[1])
         mask = (jnp.arange(cache.length) <= positions[..., None])[:, None]
         rotation = self._rotation(positions)
-        rows = jnp.arange(tokens.shape[0])[:, None]
-
-        def write(held, new):
-            return held.at[rows, :, positions].set(new, mode="drop")
 
         def layer(x, given):
             layer_params, *held = given
-            written = []
+            made = []
 
             def attend(query, *new):
-                written.extend(map(write, held, new))
-                return cached_attention(query, *written, mask)
+                made.extend(written(*held, new, positions, cache.turned))
+                return cached_attention(query, *made, mask, cache.turned)
 
             block = nnx.merge(self._block, layer_params)
-            return block(self._in_place(x), rotation, attend), written
+            return block(self._in_place(x), rotation, attend), made
 
         x = self._embed(params, tokens)
         if self.unroll or tokens.shape[1] == 1:
@@ -238,7 +219,7 @@ class LanguageModel:
             stacked = (jnp.stack(each) for each in cache)
             x, held = jax.lax.scan(layer, x, (params["layers"], *stacked))
             held = (tuple(each) for each in held)
-        return self._final_norm(params, x), Cache(*held)
+        return self._final_norm(params, x), type(cache)(*held)
 
     def _new_block(self, rngs: nnx.Rngs) -> Block:
         block = Block(self.config, rngs)

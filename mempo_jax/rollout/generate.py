@@ -49,23 +49,23 @@ def take_view(cache: Cache, rows: Array | None, span: int) -> Cache:
     """Rows ``rows`` (None: all) and positions below ``span``; a row index past the
     end gives some row, which ``put_view`` then drops."""
 
-    def take(leaf):
-        leaf = leaf[:, :, :span]
+    def take(leaf, axis):
+        leaf = jax.lax.slice_in_dim(leaf, 0, span, axis=axis)
         return leaf if rows is None else jnp.take(leaf, rows, axis=0, mode="clip")
 
-    return jax.tree.map(take, cache)
+    return jax.tree.map(take, cache, cache.place)
 
 
 def put_view(cache: Cache, view: Cache, rows: Array | None) -> Cache:
     """The cache with a view written back."""
 
-    def put(leaf, part):
-        span = part.shape[2]
+    def put(leaf, part, axis):
+        below = (slice(None),) * (axis - 1) + (slice(part.shape[axis]),)
         if rows is None:
-            return leaf.at[:, :, :span].set(part)
-        return leaf.at[rows, :, :span].set(part, mode="drop")
+            return leaf.at[:, *below].set(part)
+        return leaf.at[rows, *below].set(part, mode="drop")
 
-    return jax.tree.map(put, cache, view)
+    return jax.tree.map(put, cache, view, cache.place)
 
 
 def prefill(

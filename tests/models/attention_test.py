@@ -51,14 +51,16 @@ def test_what_the_flash_kernel_is_asked_for_equals_the_mask(monkeypatch):
     np.testing.assert_allclose(got[1, :4], expected[1, :4], atol=1e-6)
 
 
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(("count", "heads"), [(1, 6), (1, 2), (3, 6)])
-def test_attention_to_a_cache_equals_plain_attention(count, heads):
+def test_attention_to_a_cache_equals_plain_attention(count, heads, turned):
     rng = np.random.default_rng(0)
     query = rng.normal(size=(3, count, heads, 4)).astype(np.float32)
     keys, values = rng.normal(size=(2, 3, 2, 7, 4)).astype(np.float32)
     ends = np.array([3, 7, 5])[:, None] - np.arange(count)[::-1]
     mask = (np.arange(7) < ends[..., None])[:, None]
-    seen = attention.cached_attention(query, keys, values, mask)
+    held = keys.swapaxes(2, 3) if turned else keys
+    seen = attention.cached_attention(query, held, values, mask, turned)
     for row, token, head in np.ndindex(3, count, heads):
         own, end = head // (heads // 2), ends[row, token]
         scores = keys[row, own, :end] @ query[row, token, head] / 2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.core.log_probs import token_log_probs
+from mempo_jax.models.cache import empty_cache
 from mempo_jax.models.decoder import Cache, DecoderConfig, LanguageModel
 from mempo_jax.rollout.generate import (
     Sampling,
@@ -56,16 +57,19 @@ def make_keys(count, seed=0):
     return draws.astype(np.uint32)
 
 
-def noise_cache():
-    cache = MODEL.init_cache(SLOTS, LENGTH)
+def noise_cache(turned=True):
+    cache = empty_cache(turned, 2, SLOTS, 1, LENGTH, 8, jnp.float32)
     draw = np.random.default_rng(0).normal
     return jax.tree.map(lambda x: draw(size=x.shape).astype(x.dtype), cache)
 
 
 def both(before, after):
-    """Pairs of the leaves of two caches, as numpy arrays."""
-    leaves = jax.tree.leaves(before), jax.tree.leaves(after)
-    return [(np.asarray(a), np.asarray(b)) for a, b in zip(*leaves)]
+    """Pairs of the leaves of two caches, as numpy arrays [R, K, S, C]."""
+    leaves = map(jax.tree.leaves, (before, after, before.place))
+    return [
+        tuple(np.moveaxis(np.asarray(leaf), place, 2) for leaf in (old, new))
+        for old, new, place in zip(*leaves)
+    ]
 
 
 def test_in_bfloat16_the_output_matrix_is_rounded_as_in_training():
@@ -90,12 +94,14 @@ def test_in_bfloat16_the_output_matrix_is_rounded_as_in_training():
     np.testing.assert_allclose(made.log_probs, expected, atol=1e-5)
 
 
-def test_views_are_taken_and_put_back_in_place():
-    cache = noise_cache()
+@pytest.mark.parametrize("turned", [False, True])
+def test_views_are_taken_and_put_back_in_place(turned):
+    cache = noise_cache(turned)
     rows = np.array([2, 0, SLOTS], np.int32)  # the last one is no row
     view = take_view(cache, rows, 10)
-    assert view.keys[0].shape == (3, 1, 10, 8)
-    np.testing.assert_array_equal(view.keys[0][0], cache.keys[0][2, :, :10])
+    for whole, part in both(cache, view):
+        assert part.shape == (3, 1, 10, 8)
+        np.testing.assert_array_equal(part[0], whole[2, :, :10])
     changed = jax.tree.map(lambda x: x + 1, view)
     after = put_view(jax.tree.map(jnp.asarray, cache), changed, rows)
     for old, new in both(cache, after):
@@ -236,7 +242,7 @@ def test_decode_stops_at_limits_and_stop_ids_and_scores_what_it_drew(chosen):
         scores = score(params, text, np.arange(LENGTH)[None] < 5 + count, 0.8)
         expected = scores[0, np.arange(4, 4 + count), sampled]
         np.testing.assert_allclose(out.log_probs[index, :count], expected, atol=1e-4)
-    assert cache.keys[0].shape == (SLOTS, 1, LENGTH, 8)
+    assert cache.values[0].shape == (SLOTS, 1, LENGTH, 8)
 
 
 def test_decode_leaves_other_rows_of_the_cache_alone():
