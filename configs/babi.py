@@ -32,5 +32,6 @@ def get_config() -> ConfigDict:
     c.train.demonstrations = 512
     c.train.steps = 40
     c.train.decay_steps = 40
+    c.credit.bonus_decay_steps = 0
     c.train.eval_tasks = 600
     return c

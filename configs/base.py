@@ -220,6 +220,9 @@ def get_config() -> ConfigDict:
     c.credit.answer_probability_weight = 1.0
     c.credit.counterfactual_weight = 1.0
     c.credit.counterfactual_evictions = True  # writes pay for what they crowded out
+    # Step at which a linear fall of all bonuses reaches 0 (0 = never): they speed
+    # discovery, and hold writes back that are right but seldom of use.
+    c.credit.bonus_decay_steps = 160
 
     c.objective = ConfigDict()
     c.objective.clip_low = 0.2

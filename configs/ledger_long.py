@@ -4,8 +4,9 @@
 
 The memory holds 12 of 40 facts, so what was told first is pushed out unless the policy
 has learnt what not to write. Demonstrations write three facts in ten. About four times
-the tokens of configs/base.py. With 60 steps, about 12 minutes on one busy core: sampled
-success 0.125 after the cold start, 0.875 [0.77, 0.94] trained (greedy 1.0, 64 tasks).
+the tokens of configs/base.py; about 12 minutes on two quiet cores. On 512 tasks success
+is 0.109 after the cold start, then 0.973 [0.955, 0.984] sampled and 1.000 [0.993, 1]
+greedy.
 """
 
 from ml_collections import ConfigDict
@@ -23,7 +24,10 @@ def get_config() -> ConfigDict:
     c.sampling.max_turns = 44
     c.sampling.tasks_per_step = 4
     c.sampling.slots = 32
-    c.train.demonstrations = 512
-    c.train.eval_tasks = 256
+    c.train.demonstrations = 1_024
+    c.train.cold_start_steps = 600
+    c.train.steps = 280
+    c.train.decay_steps = 300
     c.credit.modes = ("ops_only", "counterfactual")
+    c.credit.bonus_decay_steps = 140
     return c

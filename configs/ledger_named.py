@@ -21,4 +21,5 @@ def get_config() -> ConfigDict:
     c.train.length_buckets = (44, 72, 112)
     c.train.cold_start_steps = 900  # after 450 a quarter of the thoughts say it wrong
     c.credit.modes = ("ops_only", "counterfactual")
+    c.credit.bonus_decay_steps = 0
     return c

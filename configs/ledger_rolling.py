@@ -20,4 +20,5 @@ def get_config() -> ConfigDict:
     c.sampling.max_new_tokens = 32  # a thought and a block of four facts
     c.train.length_buckets = (48, 64, 128)
     c.credit.modes = ("ops_only", "answer_probability")
+    c.credit.bonus_decay_steps = 0
     return c

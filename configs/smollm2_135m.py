@@ -54,5 +54,6 @@ def get_config() -> ConfigDict:
     c.train.cold_start_steps = 30
     c.train.cold_start_rows = 8
     c.train.cold_start_learning_rate = 1e-3
+    c.credit.bonus_decay_steps = 0
     c.log.trajectories_every = 1
     return c

@@ -22,6 +22,7 @@ from mempo_jax.training import evaluate, parts, run
 from mempo_jax.training.adapters import adapt
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.loss import count_tokens
+from mempo_jax.training.schedules import scheduled
 from mempo_jax.training.state import add_updates, make_optimiser
 from mempo_jax.training.step import Programs
 from mempo_jax.types import TrainState
@@ -133,7 +134,8 @@ def update(settings):
     score = facts.task_score.copy()
     score[0] = 0.5  # one group of equal task scores, with unequal penalties
     facts = facts._replace(task_score=score)
-    inputs = programs.loss_inputs(facts, count_tokens([rows], facts.valid))
+    scale = scheduled(3, settings).bonus_scale
+    inputs = programs.loss_inputs(facts, count_tokens([rows], facts.valid), scale)
     old, _ = programs.score(params, rows, 1.0)
     seen = []
     for shift in (-0.6, 0.6):

@@ -140,6 +140,7 @@ TABLE = {
     "credit.answer_probability_weight": (0.5, "update", PROBED),
     "credit.counterfactual_weight": (0.5, "update", PROBED),
     "credit.counterfactual_evictions": (False, "evidence", PROBED),
+    "credit.bonus_decay_steps": (8, "update", {}),
     "objective.clip_low": (0.1, "update", {}),
     "objective.clip_high": (0.1, "update", {}),
     "objective.dual_clip": (1.1, "update", {}),

@@ -7,7 +7,13 @@ from mempo_jax.core.advantages import (
     group_normalise,
     outcome_gate,
 )
-from mempo_jax.core.credit import CreditSettings, OpCredit, assign, to_tokens
+from mempo_jax.core.credit import (
+    CreditSettings,
+    OpCredit,
+    assign,
+    bonus_scale,
+    to_tokens,
+)
 from mempo_jax.core.divergences import kl_coefficient, kl_k1, kl_k2, kl_k3
 from mempo_jax.core.log_probs import (
     shifted_log_probs,
@@ -22,6 +28,7 @@ __all__ = [
     "CreditSettings",
     "OpCredit",
     "assign",
+    "bonus_scale",
     "clipped_surrogate",
     "degenerate",
     "group_advantage",

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mempo_jax.core.divergences import kl_coefficient
 from mempo_jax.envs import TaskSuite
 from mempo_jax.evaluation.trajectory_stats import step_stats
 from mempo_jax.models import lora
@@ -18,12 +17,7 @@ from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks, parts, processes
 from mempo_jax.training.adapters import adapt
 from mempo_jax.training.compilations import CompilationCounter
-from mempo_jax.training.figures import (
-    device_bytes,
-    mean_entropy,
-    mean_figures,
-    padding_share,
-)
+from mempo_jax.training.figures import device_bytes, mean_figures, scored_figures
 from mempo_jax.training.filler import filler_facts, filler_rows
 from mempo_jax.training.groups import GroupSampler
 from mempo_jax.training.loss import count_tokens
@@ -31,9 +25,11 @@ from mempo_jax.training.pacing import Pace
 from mempo_jax.training.placing import to_host, to_local
 from mempo_jax.training.probing import Prober
 from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.schedules import scheduled
 from mempo_jax.training.state import make_optimiser, place_params, state_from_params
 from mempo_jax.training.step import Programs
 from mempo_jax.training.stopping import Stop
+from mempo_jax.training.token_credit import Crediting
 from mempo_jax.types import Evidence, Rows, TrainState, Trajectories
 
 
@@ -80,6 +76,9 @@ class Trainer:
         if reference.model != policy.model:
             self._reference_programs = self._make_programs(reference, mesh)
         self._shapes = parts.shapes(settings, mesh)
+        self._crediting = Crediting(
+            policy.tokenizer, parts.advantage(settings), settings.credit
+        )
         self._prober = Prober(policy.tokenizer, self._shapes, settings.credit.needs)
         self.groups = GroupSampler(self.collector, suite, settings, self._shapes)
         self._dump = dump
@@ -117,6 +116,7 @@ class Trainer:
         self.engine.warm_up()
         filler = filler_facts(self.settings, self._shapes)
         self.groups.warm_up(filler)
+        self._crediting.warm_up(filler)
         for length in self._shapes.length_buckets:
             rows = filler_rows(self._shapes.rows_of(length), length)
             old, _ = self.programs.score(self.params, rows, 1.0)
@@ -164,6 +164,9 @@ class Trainer:
         figures = self._update(step, groups.kept, arrays)
         ended = time.perf_counter()
         self._note_empty(figures["empty_steps"], groups.sampled)
+        if self.settings.log.records(step):
+            scale = scheduled(step, self.settings).bonus_scale
+            self._crediting.note(groups.kept, arrays, scale)
         figures |= step_stats(groups.sampled, self.settings.sampling.group_size)
         figures |= groups.figures
         figures |= self._speeds(counters, sampled - began, ended - sampled)
@@ -211,11 +214,8 @@ class Trainer:
         merged = mean_figures(figures)
         merged["updates"] = len(batches)
         merged["log_prob_gap"] = gap
-        merged["padding_share"] = padding_share(rows for rows, _, _ in flat)
-        merged["entropy"] = mean_entropy(
-            (item[0], entropy) for batch in made for item, entropy in batch
-        )
-        return merged
+        both = [each for batch in made for each in batch]
+        return merged | scored_figures(both, arrays.ops)
 
     def _minibatches(
         self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories
@@ -246,12 +246,8 @@ class Trainer:
     ) -> dict[str, Any]:
         settings = self.settings
         token_count = count_tokens([rows for rows, _, _ in batch], arrays.valid)
-        inputs = self.programs.loss_inputs(arrays, token_count)
-        coefficient = kl_coefficient(
-            step,
-            target=settings.objective.kl_coef,
-            warmup_steps=settings.objective.kl_warmup_steps,
-        )
+        now = scheduled(step, settings)
+        inputs = self.programs.loss_inputs(arrays, token_count, now.bonus_scale)
         sums, pace = self.programs.zeros(), Pace()
         for rows, old, ref in batch:
             if at == 0:  # from the first update on the step must be finished
@@ -259,11 +255,11 @@ class Trainer:
                 self._stop.check()
             sums = self.programs.accumulate(
                 *(self.params, sums, rows, old, ref, inputs),
-                *(coefficient, settings.sampling.temperature),
+                *(now.kl_coef, settings.sampling.temperature),
             )
         self.state, device_figures = self.programs.apply(self.state, sums)
         figures = to_host(device_figures)
-        figures["kl_coef"] = coefficient
+        figures |= now._asdict()
         if figures["skipped"]:
             self.in_a_row["skipped"] += 1
             self._most_skipped = max(self._most_skipped, self.in_a_row["skipped"])

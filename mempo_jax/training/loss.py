@@ -139,12 +139,14 @@ def loss_inputs(
     token_count: Array,
     advantage: AdvantageSettings,
     credit: CreditSettings,
+    bonus_scale: Array | float = 1.0,
 ) -> LossInputs:
-    """Group advantage and credit of ops, from what happened."""
+    """Group advantage and credit of ops, from what happened; bonuses x a scale."""
     t = trajectories
+    worth = assign(t.ops, t.turn_reward, t.turn_count, t.valid, credit, t.evidence)
     return LossInputs(
         ops=t.ops,
-        credit=assign(t.ops, t.turn_reward, t.turn_count, t.valid, credit, t.evidence),
+        credit=worth._replace(bonus=bonus_scale * worth.bonus),
         advantage=group_advantage(t.reward, t.task_score, t.valid, advantage).reshape(
             -1
         ),

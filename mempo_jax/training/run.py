@@ -54,8 +54,8 @@ def run(
     place = RunDir(workdir)
     # What depends on files is looked at once, or the processes might see it change.
     processes.on_primary(lambda: place.check(config))
-    finished = processes.from_primary(lambda: place.load_json("summary.json"))
-    if finished is not None and finished.get("steps") == settings.train.steps:
+    finished = processes.from_primary(lambda: place.ended(settings.train.steps))
+    if finished is not None:
         return finished
     suite = parts.make_suite(settings)
     parts.reward_function(settings)
@@ -226,7 +226,7 @@ def _train(
             for figures, trajectories in trainer.run(first, last):
                 kept.note(done, figures)
                 write(done, figures)
-                if log.trajectories_every and done % log.trajectories_every == 0:
+                if log.records(done):
                     place.save_trajectories(f"step_{done:06d}", trajectories)
                 done += 1
                 progress("training", done, last, _shown(figures))

@@ -214,3 +214,7 @@ class LogSection:
     def __post_init__(self) -> None:
         ok = self.trajectories_every >= 0
         require(ok, "log.trajectories_every", ">= 0", self.trajectories_every)
+
+    def records(self, step: int) -> bool:
+        """Whether the trajectories of this step are written down."""
+        return bool(self.trajectories_every) and step % self.trajectories_every == 0

@@ -87,14 +87,21 @@ class Programs:
             sharding.check_rows(leaf.shape[0], self.mesh)
         return placing.put(rows, self._rows)
 
-    def loss_inputs(self, trajectories: Trajectories, token_count: Array) -> LossInputs:
+    def loss_inputs(
+        self,
+        trajectories: Trajectories,
+        token_count: Array,
+        bonus_scale: float = 1.0,
+    ) -> LossInputs:
         """Group advantage and credit of ops, from what happened.
 
         Args:
           trajectories: N = G * S of them.
           token_count: [N] from ``loss.count_tokens``, over the batches of one update.
+          bonus_scale: of all bonuses, from ``core.bonus_scale``.
         """
-        return self._loss_inputs(*self._put((trajectories, token_count)))
+        arrays = self._put((trajectories, token_count))
+        return self._loss_inputs(*arrays, self._scalar(bonus_scale))
 
     def score(self, params: Any, rows: Rows, temperature: float) -> tuple[Array, Array]:
         """Log-probs of the tokens and entropy of what they were drawn from.
@@ -171,8 +178,9 @@ class Programs:
         rows, whole, params = self._rows, self._whole, self._params
         sums = Accumulator(self._state.params, whole, whole, whole)
 
-        def loss_inputs(trajectories, token_count):
-            return losses.loss_inputs(trajectories, token_count, advantage, credit)
+        def loss_inputs(trajectories, token_count, scale):
+            given = trajectories, token_count, advantage, credit, scale
+            return losses.loss_inputs(*given)
 
         def score(params, rows, temperature):
             return losses.score(model, params, rows, temperature, chunk)

@@ -85,7 +85,13 @@ def test_the_trajectories_of_a_run(whole):
     lines = (folder / "step_000000.jsonl").read_text().splitlines()
     assert len(lines) == 8  # tasks x group size
     first = json.loads(lines[0])
-    assert set(first) >= {"task", "sample", "turns", "ops", "rewards"}
+    assert set(first) >= {"task", "sample", "turns", "ops", "rewards", "credit"}
+    for row in read_metrics(whole[0] / "metrics.jsonl"):
+        text = (folder / f"step_{row['step']:06d}.jsonl").read_text()
+        made = [json.loads(line) for line in text.splitlines()]
+        turns = [turn for r in made if r["credit"]["trained"] for turn in r["turns"]]
+        tokens = sum(len(of_op) for turn in turns for _, of_op in turn["tokens"])
+        assert tokens == row["trained_tokens"]
 
 
 def test_the_summary_of_a_run(whole):
@@ -124,10 +130,11 @@ def test_the_policy_is_a_hugging_face_directory(whole):
 def test_the_same_command_again_does_nothing_over(whole, cache):
     workdir, out, _ = whole
     before = (workdir / "summary.json").stat().st_mtime_ns
-    code, again, err = python_m(cache, "train", *words(workdir))
+    code, again, err = python_m(cache, "train", *words(workdir, "--config.mesh.data=1"))
     assert code == 0
     assert again == out
     assert "compiling" not in err
+    assert "has ended; nothing is run, and mesh.data=1 not used: to go on raise" in err
     assert (workdir / "summary.json").stat().st_mtime_ns == before
 
 

@@ -1,10 +1,12 @@
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
 from mempo_jax.training import loss
 from mempo_jax.types import Rows
+from tests.training.step_case import ADVANTAGE, CREDIT, make_trajectories
 
 SETTINGS = loss.ObjectiveSettings(
     clip_low=0.2,
@@ -64,3 +66,17 @@ def test_tokens_are_counted_over_all_micro_batches():
 def test_impossible_settings_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(SETTINGS, **change)
+
+
+def test_the_scale_of_bonuses_changes_bonuses_alone():
+    facts, advantage = make_trajectories(), ADVANTAGE
+    tokens = np.ones(facts.valid.size, np.float32)
+    whole, half = (
+        loss.loss_inputs(facts, tokens, advantage, CREDIT, scale) for scale in (1, 0.5)
+    )
+    assert np.abs(whole.credit.bonus).max() > 0
+    np.testing.assert_array_equal(half.credit.bonus, whole.credit.bonus / 2)
+    for a, b in zip(half, whole._replace(credit=half.credit), strict=True):
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+            np.testing.assert_array_equal(x, y)
+    np.testing.assert_array_equal(half.credit.weight, whole.credit.weight)

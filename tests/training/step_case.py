@@ -63,6 +63,7 @@ CREDIT = CreditSettings(
     answer_probability_weight=1.0,
     counterfactual_weight=1.0,
     counterfactual_evictions=True,
+    bonus_decay_steps=0,
 )
 DECODER = LanguageModel(CONFIG, jnp.float32)
 

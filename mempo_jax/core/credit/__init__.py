@@ -7,7 +7,7 @@ without any op is a decision too: its row has kind SKIP, counts as a memory op f
 weights, and never earns a bonus. Letters as in ``mempo_jax.types``.
 """
 
-from mempo_jax.core.credit.assign import assign, to_tokens
+from mempo_jax.core.credit.assign import assign, bonus_scale, to_tokens
 from mempo_jax.core.credit.attribution import contributions
 from mempo_jax.core.credit.base import Facts, Mode, OpCredit, is_memory_op
 from mempo_jax.core.credit.modes import MODES
@@ -20,6 +20,7 @@ __all__ = [
     "Mode",
     "OpCredit",
     "assign",
+    "bonus_scale",
     "contributions",
     "is_memory_op",
     "to_tokens",

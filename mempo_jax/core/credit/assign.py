@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from mempo_jax.core.credit.base import Facts, OpCredit
 from mempo_jax.core.credit.modes import MODES
 from mempo_jax.core.credit.settings import CreditSettings
-from mempo_jax.core.masking import keep
+from mempo_jax.core.masking import as_float, keep
 from mempo_jax.types import Array, Evidence, Kind, OpTable, Outcome
 
 
@@ -55,6 +55,18 @@ def assign(
     bonus = jnp.where(failed, jnp.minimum(bonus, 0), bonus)
     padding = kind == Kind.NONE
     return OpCredit(keep(weight, ~padding, 1.0), keep(bonus, ~padding))
+
+
+def bonus_scale(step: Array, *, decay_steps: int) -> Array:
+    """Linear decay of all bonuses: 1 at step 0, 0 from ``decay_steps`` on; a scalar.
+
+    A bonus is normalised over the ops of its kind, so what is right but not always of
+    use earns less than nothing beside what was used: a great help in finding out, and
+    a bias once it is found. With ``decay_steps`` 0 it is 1 throughout.
+    """
+    if decay_steps <= 0:
+        return as_float(1.0)
+    return 1.0 - jnp.clip(as_float(step) / decay_steps, 0.0, 1.0)
 
 
 def to_tokens(

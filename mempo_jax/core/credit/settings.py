@@ -20,7 +20,8 @@ class CreditSettings:
     "turn_reward" or "answer_log_prob" measures the change over an interval.
     attribution_weight, answer_probability_weight and counterfactual_weight scale the
     bonus of each; attribution_form "weight" has none, and wants attribution_weight = 1.
-    counterfactual_evictions charges writes with what they crowded out.
+    counterfactual_evictions charges writes with what they crowded out. All bonuses fall
+    linearly to 0 at step bonus_decay_steps; 0 leaves them as they are.
     """
 
     modes: tuple[str, ...]
@@ -33,6 +34,7 @@ class CreditSettings:
     answer_probability_weight: float
     counterfactual_weight: float
     counterfactual_evictions: bool
+    bonus_decay_steps: int
 
     def __post_init__(self) -> None:
         def check(ok: bool, field: str, expected: str) -> None:
@@ -56,6 +58,7 @@ class CreditSettings:
         ):
             ok = 0 <= getattr(self, field) < float("inf")
             check(ok, field, "at least 0 and finite")
+        check(self.bonus_decay_steps >= 0, "bonus_decay_steps", "at least 0")
         check(self.attribution_form in FORMS, "attribution_form", f"one of {FORMS}")
         check(self.attribution_probe in PROBES, "attribution_probe", f"one of {PROBES}")
         ok = self.attribution_form == "bonus" or self.attribution_weight == 1

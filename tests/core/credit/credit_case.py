@@ -22,6 +22,7 @@ SETTINGS = CreditSettings(
     answer_probability_weight=3.0,
     counterfactual_weight=4.0,
     counterfactual_evictions=True,
+    bonus_decay_steps=0,
 )
 
 

@@ -19,6 +19,7 @@ from tests.core.credit.credit_case import SETTINGS
         ({"answer_probability_weight": -1.0}, "answer_probability_weight"),
         ({"counterfactual_weight": float("inf")}, "counterfactual_weight"),
         ({"attribution_floor": 1.5}, "attribution_floor"),
+        ({"bonus_decay_steps": -1}, "bonus_decay_steps"),
         ({"attribution_form": "sum"}, "attribution_form"),
         ({"attribution_probe": "value"}, "attribution_probe"),
         (
