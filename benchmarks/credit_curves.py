@@ -15,6 +15,8 @@ each. Then the runs that are there are read, also without --launch:
 - the final figures of the trained policy on held-out tasks, medians over seeds;
 - the share of a step's time that went to probes.
 
+docs/credit_curves.png has bonuses that stay: --config.credit.bonus_decay_steps=0.
+
 The plot shows success and write precision, a thin line for a seed and a thick one for
 the median. Modes are named lists; see MODES in benchmarks/_credit_runs.py.
 """

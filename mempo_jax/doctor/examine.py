@@ -58,6 +58,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     signals.advantages_zero,
     signals.few_groups_teach,
     plateau.learning_rate_ended,
+    plateau.bonus_ended,
     plateau.policy_hardly_moves,
     plateau.reward_flat_loss_falls,
     plateau.success_flat,

@@ -64,7 +64,8 @@ def unfinished(record: Record) -> Finding | None:
     if not len(table) or steps is None:
         return None
     done = int(table.steps[-1]) + 1
-    if record.summary and record.summary.get("steps", done) >= done >= steps:
+    ended = record.summary.get("steps", done) if record.summary else None
+    if type(ended) is int and ended >= done >= steps:
         return None
     all_done = done >= steps
     idle = record.idle_s is not None and record.idle_s > _patience(record, all_done)

@@ -36,10 +36,31 @@ def learning_rate_ended(record: Record) -> Finding | None:
     )
 
 
+def bonus_ended(record: Record) -> Finding | None:
+    """Credit bonuses faded before there was much to gain without them."""
+    decay, last = record.number("credit.bonus_decay_steps"), len(record.table) - 1
+    success = record.table.late("success")
+    if not decay or last < 0 or success is None or success.mean >= DONE:
+        return None
+    idle = int(record.table.steps[last]) + 1 - decay
+    if idle < ENOUGH:
+        return None
+    return Finding(
+        "bonus_ended",
+        NOTE,
+        f"From step {number(decay)} on no memory earns a bonus: {number(idle)} steps "
+        f"with the group's advantage alone, at success {number(success.mean)}.",
+        "Bonuses find out what is worth keeping; they should fade once it is found.",
+        (Seen("config.credit.bonus_decay_steps", decay), success.seen()),
+        (f"raise {field(record, 'credit.bonus_decay_steps')}, or 0",),
+        may_cause=("success_flat",),
+    )
+
+
 def policy_hardly_moves(record: Record) -> Finding | None:
     """Updates are made, and the policy stays what it was."""
     table = record.table
-    kl, success = table.late("kl_first_update") or table.late("kl"), None
+    kl = table.late("kl_first_update") or table.late("kl")
     made = table.measured("grad_norm")
     if kl is None or len(made) < ENOUGH or kl.median > STILL:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mempo_jax.doctor.findings import PROBLEM, WARNING, Finding, Seen
 from mempo_jax.doctor.naming import field, number
-from mempo_jax.doctor.record import Record
+from mempo_jax.doctor.record import Record, sampled_success
 from mempo_jax.doctor.table import ENOUGH, Window, differ
 
 KEPT = 0.7  # of its best success; a run that wavers stays above
@@ -23,7 +23,7 @@ def late_collapse(record: Record) -> Finding | None:
     best, last = table.extreme("success"), table.late("success")
     if best is None or last is None:
         return None
-    start = record.cold_start.get("success_sampled", {}).get("mean") or 0.0
+    start = (sampled_success(record.cold_start) or (0.0,))[0]
     if start > best.mean:
         return _lost_at_once(record, start, last)
     if best.last_step >= last.first_step or best.mean < REAL_SUCCESS:
@@ -124,15 +124,16 @@ def shaping_grows(record: Record) -> Finding | None:
 
 def no_better_than_cold_start(record: Record) -> Finding | None:
     """Held-out tasks do not show what training did."""
-    ends = [record.summary.get(who, {}) for who in ("cold_start", "trained")]
-    before, after = [end.get("success_sampled", {}) for end in ends]
-    if None in (before.get("mean"), after.get("mean")):
+    ends = [
+        sampled_success(record.summary.get(who)) for who in ("cold_start", "trained")
+    ]
+    if None in ends:
         return None
+    (before, *_), (after, low, high) = ends
     last = record.table.late("success")
-    more = after["mean"] - before["mean"]
-    worse = after["ci95"][1] < before["mean"] and more < -LITTLE
-    gap = last is not None and last.mean > after["ci95"][1] + GAIN
-    unsure = after["ci95"][0] <= before["mean"] < DONE and more < GAIN / 2
+    worse = high < before and after - before < -LITTLE
+    gap = last is not None and last.mean > high + GAIN
+    unsure = low <= before < DONE and after - before < GAIN / 2
     unsure = unsure and len(record.table) >= ENOUGH
     if not (worse or gap or unsure):
         return None
@@ -141,17 +142,17 @@ def no_better_than_cold_start(record: Record) -> Finding | None:
         PROBLEM if worse else WARNING,
         "On held-out tasks the trained policy is "
         f"{'worse' if worse else 'hardly better'} than the cold start: "
-        f"{number(after['mean'])} against {number(before['mean'])}."
+        f"{number(after)} against {number(before)}."
         if worse or unsure
         else "On held-out tasks the trained policy does much worse than in training: "
-        f"{number(after['mean'])} against {number(last.mean)}.",
+        f"{number(after)} against {number(last.mean)}.",
         "In training it does better than there: it learnt the training tasks, not the "
         "task."
         if gap
         else "Training did not help, or not beyond what the interval hides.",
         (
-            Seen("success_sampled of the cold start", before["mean"]),
-            Seen("success_sampled, trained", after["mean"], remark=_interval(after)),
+            Seen("success_sampled of the cold start", before),
+            Seen("success_sampled, trained", after, remark=_interval(low, high)),
             *((last.seen("in training"),) if last else ()),
         ),
         (
@@ -180,6 +181,5 @@ def _before_and_now(record: Record, metric: str, best: Window) -> list[Seen]:
     return [then.seen("at its best", median=True), now.seen("now", median=True)]
 
 
-def _interval(estimate: dict) -> str:
-    low, high = estimate["ci95"]
+def _interval(low: float, high: float) -> str:
     return f"95 % interval {number(low)} to {number(high)}"

@@ -68,6 +68,21 @@ class Record:
         return float(value) if is_number else None
 
 
+def sampled_success(evaluation: Any) -> tuple[float, float, float] | None:
+    """Mean of the sampled success of an evaluation, and the ends of its interval, which
+    are the mean where it has none; None where it has no mean."""
+    found = _mapping(_mapping(evaluation).get("success_sampled"))
+    interval = found.get("ci95")
+    ends = interval if isinstance(interval, list) and len(interval) == 2 else [None] * 2
+    mean, low, high = (
+        value if type(value) in (int, float) and abs(value) < math.inf else None
+        for value in (found.get("mean"), *ends)
+    )
+    if mean is None:
+        return None
+    return mean, mean if low is None else low, mean if high is None else high
+
+
 def read(workdir: str | pathlib.Path) -> Record:
     """Reads the directory of a run.
 
@@ -108,6 +123,10 @@ def _read_object(file: pathlib.Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{file}: expected a JSON object, got {value!r:.40}")
     return value
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _last_machine(noted: Mapping[str, Any]) -> dict[str, Any]:

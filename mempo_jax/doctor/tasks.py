@@ -6,7 +6,7 @@ import numpy as np
 
 from mempo_jax.doctor.findings import NOTE, PROBLEM, WARNING, Finding, Seen
 from mempo_jax.doctor.naming import field, number, share
-from mempo_jax.doctor.record import Record
+from mempo_jax.doctor.record import Record, sampled_success
 from mempo_jax.doctor.signals import (
     ALL,
     ALL_EQUAL,
@@ -117,10 +117,10 @@ def tasks_too_hard(record: Record) -> Finding | None:
     if success.mean > FAILED or quiet.mean < NEARLY_ALL:
         return None
     before = record.table.early("success")
-    known = record.cold_start.get("success_sampled", {}).get("mean")
-    if max(before.values.max(), known or 0.0) > 5 * FAILED:
+    known = sampled_success(record.cold_start)
+    if max(before.values.max(), known[0] if known else 0.0) > 5 * FAILED:
         return None  # it could do them once: see late_collapse
-    start = () if known is None else (Seen("success of the cold start", known),)
+    start = (Seen("success of the cold start", known[0]),) if known else ()
     return Finding(
         "tasks_too_hard",
         PROBLEM,

@@ -14,6 +14,7 @@ from typing import Any
 
 from mempo_jax.report import browsing, curves, results
 from mempo_jax.report.markup import compact, count, element, escaped, inert, note
+from mempo_jax.report.records import number_of
 from mempo_jax.report.run_files import Run, status
 
 FACTS = {  # of the config, as they are called on the page
@@ -145,8 +146,9 @@ def _section(key: str, title: str, inner: str) -> str:
 def _fact(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_fact, value))
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return compact(value)
+    known = None if isinstance(value, bool) else number_of(value)
+    if known is not None:
+        return compact(known)
     return str(value) or "nano"
 
 

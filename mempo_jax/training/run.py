@@ -65,6 +65,7 @@ def run(
     processes.on_primary(lambda: place.claim(config))
     with contextlib.ExitStack() as held:
         processes.on_primary(lambda: held.enter_context(place.locked()))
+        processes.on_primary(place.note_machine)
         seconds: dict[str, float] = {}
         try:
             # In the lock: it changes what a server holds, perhaps for another process.

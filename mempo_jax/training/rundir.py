@@ -133,7 +133,7 @@ class RunDir:
         return found if found is not None and found.get("steps") == steps else None
 
     def claim(self, config: Mapping[str, Any]) -> None:
-        """Makes the directory and writes config.json, after ``check``.
+        """Makes the directory, with config.json, after ``check``.
 
         Raises:
           ConfigError: it cannot be written.
@@ -143,8 +143,18 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
             text = json.dumps(config, indent=1, sort_keys=True)
             write_text(self.path / "config.json", text + "\n")
-            known = (self.load_json(MACHINES) or {}).get("machines", [])
-            text = json.dumps({"machines": machine.with_this(known)}, indent=1)
+        except OSError as error:
+            raise ConfigError(f"--workdir={self.path}: {error}") from error
+
+    def note_machine(self) -> None:
+        """Adds versions and devices of this start to machines.json, while ``locked``.
+
+        Raises:
+          ConfigError: it cannot be written.
+        """
+        known = (self.load_json(MACHINES) or {}).get("machines", [])
+        text = json.dumps({"machines": machine.with_this(known)}, indent=1)
+        try:
             write_text(self.path / MACHINES, text + "\n")
         except OSError as error:
             raise ConfigError(f"--workdir={self.path}: {error}") from error

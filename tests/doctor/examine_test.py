@@ -121,3 +121,12 @@ def test_missing_columns_and_values_are_no_cause():
         assert [f.name for f in examine(less)] == [], name
     empty = dict.fromkeys(whole.table.columns, np.nan)
     assert examine(run(empty)) == []
+
+
+@pytest.mark.parametrize("junk", [None, 3, "x", [], {"mean": "x"}, {"mean": [0.5]}])
+def test_a_damaged_evaluation_says_nothing(junk):
+    broken = {"success_sampled": junk}
+    ends = {"cold_start": broken, "trained": {"success_sampled": {"mean": 0.5}}}
+    for summary in (ends, {"trained": junk}):
+        said = examine(run(summary=summary | {"steps": junk}, cold_start=broken))
+        assert {finding.name for finding in said} <= {"unfinished"}

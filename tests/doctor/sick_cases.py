@@ -20,6 +20,8 @@ def ends(before, after):
     }
 
 
+BONUS_50 = {"credit__bonus_decay_steps": 50}
+
 # what it is found in, and what it must not be found in: columns, fields, the rest
 SICK = {
     "no_steps": [{"steps": 0, "summary": {}}],
@@ -49,10 +51,7 @@ SICK = {
             "columns": {"kl_outside_ops": ramp(0.0, 0.4), "kl_ops": 0.02},
             "fields": {"objective__kl_scope": "ops"},
         },
-        {
-            "columns": {"kl": ramp(0.0, 0.7)},
-            "fields": {"objective__kl_scope": "ops"},
-        },
+        {"columns": {"kl": ramp(0.0, 0.7)}, "fields": {"objective__kl_scope": "ops"}},
     ],
     "entropy_explosion": [
         {"columns": {"entropy": ramp(0.1, 0.6, noise=0.02), "success": 0.9 - flat}},
@@ -140,6 +139,7 @@ SICK = {
         {"columns": {"no_outcome_groups": 0.85, "success": 0.2 + 0.1 * flat}}
     ],
     "learning_rate_ended": [{"fields": {"train__decay_steps": 50}}],
+    "bonus_ended": [{"fields": BONUS_50, "columns": {"success": flat}}],
     "policy_hardly_moves": [{"columns": {"kl_first_update": 1e-6, "success": flat}}],
     "reward_flat_loss_falls": [
         {
@@ -273,6 +273,7 @@ NEAR = {
     "advantages_zero": [{"columns": {"degenerate_groups": 0.9, "success": flat}}],
     "few_groups_teach": [{"columns": {"no_outcome_groups": 0.85}}],  # solved, mostly
     "learning_rate_ended": [{"fields": {"train__decay_steps": 95}}],
+    "bonus_ended": [{"fields": BONUS_50}],  # it had learnt
     "policy_hardly_moves": [{"columns": {"kl_first_update": 1e-6}}],  # and yet solved
     "reward_flat_loss_falls": [
         {"columns": {"loss": ramp(0.05, 0.0, noise=0.005)}},

@@ -124,6 +124,12 @@ def test_records_of_both_kinds_stand_beside_each_other(tmp_path):
     assert "it is not coloured" not in closed["t1-0"]
 
 
+def test_a_number_beyond_all_floats_is_shown(tmp_path):
+    folder = run_case.write(tmp_path / "run")
+    (folder / "config.json").write_text(json.dumps({"seed": 10**400}))
+    assert f"seed {10**400}" in page_of(folder)
+
+
 def test_a_run_under_way_or_killed(tmp_path):
     folder = run_case.write(tmp_path / "run", ended=False)
     metrics = folder / "metrics.jsonl"

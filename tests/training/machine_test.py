@@ -29,6 +29,7 @@ def test_a_run_notes_it_and_leaves_nothing_where_it_gives_back(tmp_path):
     place = RunDir(str(tmp_path / "run"))
     for _ in range(2):
         place.claim({"seed": 1})
+        place.note_machine()
     noted = json.loads((place.path / "machines.json").read_text())
     assert noted == {"machines": [machine.describe()]}
     place.release()
