@@ -44,6 +44,8 @@ def main(command: Command) -> int:
             if record.turn == episode.turn:
                 print("\n".join(op_lines(record)), flush=True)
 
+    if agent.settings.context.rule == "rolling":
+        print("context rule rolling: its block ends with each line, nothing is kept")
     if sys.stdin.isatty():
         print(f"{len(agent.bank)} memories; end with Ctrl-D")
     for line in _lines():

@@ -101,13 +101,19 @@ class Agent:
             with the policy (``mempo_config.json``, or ``config.json`` of its run).
 
         Raises:
-          ConfigError: no config, no policy, or a bank of other settings.
+          ConfigError: no config, no policy, a bank of other settings, or a bank for
+            the context rule "rolling", which keeps nothing behind a task.
           BankFileError: the saved bank is damaged.
         """
         path = os.fspath(path)
         given = read_config(path) if config is None else config
         plain = given.to_dict() if hasattr(given, "to_dict") else given
         settings = _alone(from_config(plain))
+        if bank is not None and settings.context.rule == "rolling":
+            raise ConfigError(
+                'bank: expected none with config.context.rule "rolling", whose block '
+                f"ends with its task, got {bank!r}; leave it out, or use another rule"
+            )
         mesh = parts.make_run_mesh(settings)
         return cls(parts.load_policy(path, settings, mesh), settings, mesh, bank)
 

@@ -154,6 +154,14 @@ def test_a_bank_on_disk_is_found_again(make, tmp_path):
     assert make(bank=again.bank).bank is again.bank
 
 
+def test_a_bank_that_the_context_rule_would_never_fill_is_refused(make, tmp_path):
+    other = config()
+    other.context.rule = "rolling"
+    assert len(make(config=other).bank) == 0
+    with pytest.raises(ConfigError, match="rolling"):
+        make(config=other, bank=tmp_path / "bank")
+
+
 def test_a_bank_of_other_settings_is_refused(make, agent, tmp_path):
     other = Bank(agent.settings.memory.bank(), make_embedder("static"), "x")
     other.save(tmp_path / "other")

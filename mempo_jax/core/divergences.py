@@ -50,5 +50,5 @@ def kl_coefficient(step: Array, *, target: float, warmup_steps: int) -> Array:
     """
     if warmup_steps <= 0:
         return as_float(target)
-    share = jnp.clip(as_float(step) / warmup_steps, 0.0, 1.0)
+    share = jnp.clip(as_float(step) / float(warmup_steps), 0.0, 1.0)
     return as_float(target) * share

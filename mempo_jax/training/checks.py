@@ -32,13 +32,13 @@ def failed_share(trajectories: Sequence[Trajectory], limit: float) -> None:
         )
 
 
-def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float:
-    """Largest |sampler's - trainer's| log-prob over action tokens.
+def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float | None:
+    """Largest |sampler's - trainer's| log-prob over action tokens; None of no rows.
 
     Raises:
       RunStopped: it is above ``limit``; names row, turn and token.
     """
-    worst = 0.0
+    worst = None
     for rows, old, _ in scored:
         gap = np.abs(to_host(old) - rows.behaviour_log_probs)
         gap = np.where(rows.action_mask & rows.valid[:, None], gap, 0.0)
@@ -53,7 +53,7 @@ def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float
                 f"token {t} (id {rows.tokens[b, t]}); the two do not see the same "
                 "context, positions, temperature or weights"
             )
-        worst = max(worst, largest)
+        worst = largest if worst is None else max(worst, largest)
     return worst
 
 

@@ -41,7 +41,7 @@ def test_the_largest_gap_of_all_rows_is_reported():
         (rows(SAMPLED), change((1, 2), -5e-4), None),
     ]
     assert checks.log_prob_gap(scored, 1e-3) == pytest.approx(5e-4, rel=1e-2)
-    assert checks.log_prob_gap([], 1e-3) == 0
+    assert checks.log_prob_gap([], 1e-3) is None
 
 
 def test_a_gap_is_named_by_trajectory_row_turn_and_token():

@@ -66,7 +66,7 @@ def bonus_scale(step: Array, *, decay_steps: int) -> Array:
     """
     if decay_steps <= 0:
         return as_float(1.0)
-    return 1.0 - jnp.clip(as_float(step) / decay_steps, 0.0, 1.0)
+    return 1.0 - jnp.clip(as_float(step) / float(decay_steps), 0.0, 1.0)
 
 
 def to_tokens(
