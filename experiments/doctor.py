@@ -7,7 +7,8 @@ With --against it is compared with another run: which fields differ, and at whic
 and in which figure the two part.
 
 Exit codes: 0, whatever was found; with --strict 1 where a problem or a warning was
-found; 2 where RUN is no run or cannot be read.
+found; 2 where RUN is no run or its metrics cannot be read; 3 where the output cannot be
+written.
 """
 
 import json
@@ -18,7 +19,7 @@ from typing import Any
 from absl import flags
 
 from experiments.flags import Command, new_options
-from experiments.launch import launch
+from experiments.launch import STOPPED_EXIT, fail, launch
 from mempo_jax.settings import ConfigError
 
 OPTIONS = new_options()
@@ -38,7 +39,7 @@ def main(command: Command) -> int:
     if command.config is not None:
         raise ConfigError("--config: leave it out; that of --workdir is taken")
     record = read(options.workdir)
-    other = read(options.against) if options.against else None
+    other = read(options.against, "--against") if options.against else None
     found = examine(record)
     if other is not None:
         found = [*differences(record, other), *found]
@@ -64,7 +65,15 @@ def _say(lines: list[str]) -> None:
     try:
         print("\n".join(lines), flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        fail(f"the output cannot be written: {error}", STOPPED_EXIT)
+
+
+def _drop_output() -> None:
+    """Else Python tries once more at its exit to write what is left, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -6,16 +6,20 @@ DIR is the directory of a run of experiments.train, ended or not. Writes DIR/rep
 and touches nothing else: results before and after, curves of all metrics, and recorded
 trajectories with their groups side by side, each memory as a line over the turns, and
 the tokens coloured by the credit that training laid on them.
+
+Exit codes: 0 done; 2 where DIR is no run, or FILE cannot be written; 3 where the page
+is written but not what is to be said about it.
 """
 
 import contextlib
 import os
 import pathlib
+import sys
 
 from absl import flags
 
 from experiments.flags import Command, new_options
-from experiments.launch import launch
+from experiments.launch import STOPPED_EXIT, fail, launch
 from mempo_jax.settings import ConfigError
 
 OPTIONS = new_options()
@@ -38,6 +42,8 @@ def main(command: Command) -> int:
     if options.trajectories < 1:
         raise ConfigError(f"--trajectories={options.trajectories}: expected at least 1")
     workdir = pathlib.Path(options.workdir)
+    out = pathlib.Path(options.out) if options.out else workdir / "report.html"
+    target = _target(out)
 
     from mempo_jax.report.browsing import shown
     from mempo_jax.report.run_files import read_run, status
@@ -52,13 +58,21 @@ def main(command: Command) -> int:
             f"--workdir={workdir}: expected the directory of a run, found none of "
             "config.json, metrics.jsonl, trajectories/ there; see experiments.train"
         )
-    out = pathlib.Path(options.out) if options.out else workdir / "report.html"
-    size = _write(out, page(run))
-    print(status(run))
-    if run.chosen.recorded:
-        print(shown(run.chosen))
-    print(f"{out}: {size / 1e6:.1f} MB")
+    size = _write(target, page(run))
+    told = [status(run)] + ([shown(run.chosen)] if run.chosen.recorded else [])
+    _say([*told, f"{out}: {size / 1e6:.1f} MB"])
     return 0
+
+
+def _target(out: pathlib.Path) -> pathlib.Path:
+    """The file behind all links: a page replaces no link, no device, no pipe."""
+    target = pathlib.Path(os.path.realpath(out))
+    if os.path.lexists(target) and not target.is_file():
+        raise ConfigError(
+            f"--out={out}: expected a regular file or nothing there, found something "
+            "else, as a directory, a device or a pipe; name another file"
+        )
+    return target
 
 
 def _write(out: pathlib.Path, text: str) -> int:
@@ -73,6 +87,22 @@ def _write(out: pathlib.Path, text: str) -> int:
             fresh.unlink(missing_ok=True)
         raise ConfigError(f"{out}: {error}") from error
     return len(page)
+
+
+def _say(lines: list[str]) -> None:
+    """Prints them; a reader that has seen enough, such as ``head``, is no fault."""
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        fail(f"{lines[-1]}, but the output cannot be written: {error}", STOPPED_EXIT)
+
+
+def _drop_output() -> None:
+    """Else Python tries once more at its exit to write what is left, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def read_complaints(folder: pathlib.Path) -> Complaints:
 def _count(line: str, failures: Counter, ops: Counter) -> bool:
     try:
         made = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     if not isinstance(made, dict):
         return False

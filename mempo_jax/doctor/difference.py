@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mempo_jax.doctor.findings import NOTE, WARNING, Finding, Seen
+from mempo_jax.doctor.machinery import unread_files
 from mempo_jax.doctor.naming import number
 from mempo_jax.doctor.record import Record
 
@@ -20,7 +21,23 @@ def differences(first: Record, second: Record) -> list[Finding]:
     """What differs between two runs, and that nothing does where nothing does."""
     fields = differing_fields(first, second)
     found = [] if not fields else [_configs(first, second, fields)]
-    return [*found, *_machines(first, second), _runs(first, second, fields)]
+    found += [*_unread(second), *_machines(first, second)]
+    return [*found, _runs(first, second, fields)]
+
+
+def _unread(second: Record) -> list[Finding]:
+    """Damaged files of the other run; ``examine`` tells those of the first."""
+    return [
+        Finding(
+            "other_damaged",
+            NOTE,
+            f"Of the other run {text}.",
+            "The runs are compared by what else there is.",
+            (),
+            (),
+        )
+        for text in unread_files(second)
+    ]
 
 
 def differing_fields(first: Record, second: Record) -> list[str]:
@@ -157,7 +174,9 @@ def _why(names: list[str], step: int, rounding: bool, starts: bool) -> str:
 def _advice(first: Record, second: Record) -> tuple[str, ...]:
     """What to compare where the configs are the same, or one is not known."""
     if not first.config or not second.config:
-        return ("config.json of one of them is missing: compare the commands",)
+        return (
+            "config.json of one of them is missing or damaged: compare the commands",
+        )
     known = first.machine and second.machine
     return (
         "the same bits are promised on a CPU with the same versions and devices"

@@ -6,7 +6,7 @@ import numpy as np
 
 from mempo_jax.doctor.findings import NOTE, PROBLEM, WARNING, Finding, Seen
 from mempo_jax.doctor.naming import field, number, share
-from mempo_jax.doctor.record import Record
+from mempo_jax.doctor.record import SUMMARY, Record
 
 IDLE_STEPS, IDLE_S = 20, 300  # steps, and seconds, without a word: it has stopped
 FAILED = 0.05  # of the trajectories
@@ -35,11 +35,11 @@ def no_steps(record: Record) -> Finding | None:
 
 
 def damaged_record(record: Record) -> Finding | None:
-    """Lines that cannot be read, or steps that are missing or there twice."""
+    """Lines or files that cannot be read, or steps that are missing or there twice."""
     steps = record.table.steps
     missing = int(np.sum(np.diff(steps) - 1)) if len(steps) else 0
     if not (record.broken_lines or record.repeated_steps or missing):
-        return None
+        return _damaged_files(record)
     counts = {
         "lines that cannot be read": record.broken_lines,
         "steps recorded twice": record.repeated_steps,
@@ -50,11 +50,32 @@ def damaged_record(record: Record) -> Finding | None:
         WARNING,
         "metrics.jsonl is not whole: "
         + ", ".join(f"{n} {name}" for name, n in counts.items() if n)
-        + ".",
+        + "."
+        + "".join(f" {text}." for text in unread_files(record)),
         "Another process wrote into the directory, or the file was edited or copied "
         "while it was written. The rest was read.",
         tuple(Seen(name, n) for name, n in counts.items() if n),
         ("use a directory of its own for each run",),
+    )
+
+
+def unread_files(record: Record) -> list[str]:
+    """Each file that could not be read, with what is wrong with it."""
+    return [f"{name} cannot be read: {why}" for name, why in record.unread.items()]
+
+
+def _damaged_files(record: Record) -> Finding | None:
+    """The metrics are whole, and files beside them are not."""
+    if not record.unread:
+        return None
+    return Finding(
+        "damaged_record",
+        NOTE,
+        "; ".join(unread_files(record)) + ".",
+        "The run is judged by what else there is. Causes that show in these files, or "
+        "in fields of the config that stand there, are not found.",
+        (Seen("files that cannot be read", len(record.unread)),),
+        ("copy them again from where the run was made, if they are whole there",),
     )
 
 
@@ -68,6 +89,8 @@ def unfinished(record: Record) -> Finding | None:
     if type(ended) is int and ended >= done >= steps:
         return None
     all_done = done >= steps
+    if all_done and SUMMARY in record.unread:
+        return None  # it was written, so the run has ended
     idle = record.idle_s is not None and record.idle_s > _patience(record, all_done)
     return Finding(
         "unfinished",

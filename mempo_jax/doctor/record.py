@@ -12,7 +12,7 @@ import math
 import pathlib
 import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from mempo_jax.doctor.complaints import Complaints, read_complaints
 from mempo_jax.doctor.table import Table
 from mempo_jax.settings import ConfigError
 
-METRICS = "metrics.jsonl"
+METRICS, SUMMARY = "metrics.jsonl", "summary.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Record:
       idle_s: seconds since the metrics were last written, None without any.
       complaints: errors in the newest trajectories.
       starting: whether a cold start is under way or was left there.
+      unread: files beside the metrics that are there and could not be read, each with
+        what is wrong with it; their fields are empty.
     """
 
     table: Table
@@ -56,6 +58,7 @@ class Record:
     repeated_steps: int = 0
     idle_s: float | None = None
     starting: bool = False
+    unread: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def field(self, name: str) -> Any:
         """A field of the config by dotted name; None where it is not known."""
@@ -83,46 +86,64 @@ def sampled_success(evaluation: Any) -> tuple[float, float, float] | None:
     return mean, mean if low is None else low, mean if high is None else high
 
 
-def read(workdir: str | pathlib.Path) -> Record:
-    """Reads the directory of a run.
+def read(workdir: str | pathlib.Path, option: str = "--workdir") -> Record:
+    """Reads the directory of a run, without those files beside the metrics that cannot
+    be read.
+
+    Args:
+      workdir: the directory.
+      option: what named it, for errors.
 
     Raises:
-      ConfigError: it is none, or a file there cannot be read or is not what it should
-        be; says which.
+      ConfigError: it is none, or its metrics cannot be read; says which.
     """
     place = pathlib.Path(workdir)
     metrics = place / METRICS
     config = place / "config.json"
     if not metrics.is_file() and not config.is_file():
         raise ConfigError(
-            f"--workdir={place}: expected the directory of a run, found neither "
+            f"{option}={place}: expected the directory of a run, found neither "
             f"config.json nor {METRICS} there; see experiments.train"
         )
     parts: dict[str, Any] = {"table": Table(np.zeros(0, np.int64), {})}
     if metrics.is_file():
         parts |= _read_metrics(metrics)
         parts["idle_s"] = max(0.0, time.time() - metrics.stat().st_mtime)
+    unread: dict[str, str] = {}
     return Record(
-        config=flatten(_read_object(config)),
-        summary=_read_object(place / "summary.json"),
-        cold_start=_read_object(place / "evaluation_cold_start.json"),
-        machine=_last_machine(_read_object(place / "machines.json")),
+        config=_read_object(config, unread, flatten),
+        summary=_read_object(place / SUMMARY, unread),
+        cold_start=_read_object(place / "evaluation_cold_start.json", unread),
+        machine=_read_object(place / "machines.json", unread, _last_machine),
         complaints=read_complaints(place / "trajectories"),
         starting=not (place / "cold_start" / "config.json").is_file(),
+        unread=unread,
         **parts,
     )
 
 
-def _read_object(file: pathlib.Path) -> dict[str, Any]:
+def _read_object(
+    file: pathlib.Path,
+    unread: dict[str, str],
+    take: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> dict[str, Any]:
+    """What ``take`` makes of the object in a file; empty where there is none.
+
+    A file that is there and holds none is noted in ``unread``: the metrics say most of
+    what is to be said, and the run may have died while it wrote this one.
+    """
     if not file.is_file():
         return {}
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            return take(value)
+        unread[file.name] = f"expected a JSON object, got {json.dumps(value):.40}"
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: expected a JSON object: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file}: expected a JSON object, got {value!r:.40}")
-    return value
+        unread[file.name] = f"expected a JSON object: {error}"
+    except RecursionError:
+        unread[file.name] = "expected a JSON object, found too many levels of nesting"
+    return {}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -169,7 +190,7 @@ def _row(line: str) -> dict[str, Any] | None:
     """The object in a line, None where there is none that has a step."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     step = row.get("step") if isinstance(row, dict) else None
     fits = isinstance(step, int) and abs(step) < 2**62

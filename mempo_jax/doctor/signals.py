@@ -27,6 +27,13 @@ def silent(record: Record) -> Window | None:
     return None
 
 
+def _untaught(record: Record) -> Window | None:
+    """Share of the groups that teach nothing: without the gate penalties teach."""
+    if record.field("reward.outcome_gate") is False:
+        return record.table.late("degenerate_groups")
+    return silent(record)
+
+
 def only_penalties(record: Record) -> Finding | None:
     """Task scores of a group are all equal; penalties alone make the difference."""
     table = record.table
@@ -38,6 +45,7 @@ def only_penalties(record: Record) -> Finding | None:
     apart = outcome.mean - equal.mean  # groups told apart by something else alone
     if outcome.mean < NEARLY_ALL or apart < 0.5 or success.mean > SOLVED:
         return None
+    gated = record.field("reward.outcome_gate") is not False
     costs = [table.late(f"reward_weighted/{name}") for name in _components(record)]
     worst = sorted((c for c in costs if c and c.mean < 0), key=lambda c: c.mean)
     return Finding(
@@ -46,12 +54,18 @@ def only_penalties(record: Record) -> Finding | None:
         f"In {share(outcome.mean)} of the groups the task's score tells nobody apart, "
         "and penalties alone decide who did better.",
         "The policy then learns to avoid penalties, best of all by doing nothing, and "
-        "nothing about the task. The outcome gate keeps these advantages small; it "
-        "cannot make them right.",
+        "nothing about the task. "
+        + (
+            "The outcome gate keeps these advantages small; it cannot make them right."
+            if gated
+            else "Nothing keeps these advantages small: the outcome gate is off."
+        ),
         (outcome.seen(), equal.seen(), *(c.seen() for c in worst[:2])),
         (
             "mend what makes all score alike first (success near 0 or 1)",
-            f"keep {field(record, 'reward.outcome_gate')} on",
+            f"keep {field(record, 'reward.outcome_gate')} on"
+            if gated
+            else f"turn {field(record, 'reward.outcome_gate')} on",
             f"weaken {field(record, 'reward.malformed')}, "
             f"{field(record, 'reward.duplicate')} or "
             f"{field(record, 'reward.overflow')}",
@@ -111,7 +125,7 @@ def _none_left(record: Record) -> Window | None:
 
 def few_groups_teach(record: Record) -> Finding | None:
     """Most of what is sampled is thrown away."""
-    success, quiet = record.table.late("success"), silent(record)
+    success, quiet = record.table.late("success"), _untaught(record)
     if quiet is None or success is None or not MOST <= quiet.mean < ALL:
         return None
     if not FAILED < success.mean < LEARNING:

@@ -22,7 +22,7 @@ def section(chosen: Chosen) -> tuple[str, str]:
 def _section(chosen: Chosen, tint: shades.Shades | None) -> str:
     if not chosen.groups:
         told = "No trajectories are recorded; see config.log.trajectories_every."
-        return note(told)
+        return note(f"{told}{_unreadable(chosen)}")
     parts = [note(shown(chosen))]
     if tint is None:
         parts.append(
@@ -50,9 +50,13 @@ def shown(chosen: Chosen) -> str:
     told = f"{' '.join(parts)}."
     if chosen.shown < chosen.recorded:
         told += " --trajectories=N shows more."
-    if chosen.unreadable:
-        told += f" {count(chosen.unreadable, 'line')} could not be read."
-    return told
+    return f"{told}{_unreadable(chosen)}"
+
+
+def _unreadable(chosen: Chosen) -> str:
+    counted = ((chosen.unreadable, "line"), (chosen.unreadable_files, "file"))
+    told = " and ".join(count(many, noun) for many, noun in counted if many)
+    return f" {told} could not be read." if told else ""
 
 
 def _controls(made: Iterable[Group], tint: shades.Shades | None) -> str:

@@ -42,14 +42,17 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """groups in order, held-out tasks last. recorded: trajectories that there are, by
-    what was counted. files: of steps, all and those looked into. unreadable lines."""
+    """groups in order, held-out tasks last. recorded: trajectories that can be read, in
+    files that were not looked into by the look of their lines. files: of steps, all and
+    those looked into. unreadable: lines. unreadable_files: what is named like a file of
+    trajectories and is none, as a directory."""
 
     groups: tuple[Group, ...]
     recorded: int
     step_files: int
     step_files_shown: int
     unreadable: int
+    unreadable_files: int
 
     @property
     def shown(self) -> int:
@@ -62,18 +65,25 @@ def choose(folder: pathlib.Path, most: int) -> Chosen:
     Raises:
       OSError: a file cannot be read.
     """
-    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
+    named = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
+    files = [file for file in named if file.is_file()]
     steps = sorted(
         ((int(found[1]), file) for file in files if (found := STEP.match(file.stem))),
     )
     held_out = [f for name in HELD_OUT for f in files if f.stem == name]
-    recorded = sum(map(_count, files))
     reader = _Reader()
     share = int(most * HELD_OUT_SHARE) if steps else most
     tasks = reader.tasks(held_out, share)
     left = most - sum(len(group.members) for group in tasks)
     groups, looked = reader.steps(steps, left)
-    return Chosen((*groups, *tasks), recorded, len(steps), looked, reader.unreadable)
+    return Chosen(
+        groups=(*groups, *tasks),
+        recorded=sum(reader.recorded(file) for file in files),
+        step_files=len(steps),
+        step_files_shown=looked,
+        unreadable=reader.unreadable,
+        unreadable_files=len(named) - len(files),
+    )
 
 
 class _Reader:
@@ -81,6 +91,12 @@ class _Reader:
 
     def __init__(self) -> None:
         self.unreadable = 0
+        self._read: dict[pathlib.Path, int] = {}  # records of files read to their end
+
+    def recorded(self, file: pathlib.Path) -> int:
+        """How many trajectories the file holds."""
+        known = self._read.get(file)
+        return _count(file) if known is None else known
 
     def tasks(self, files: Sequence[pathlib.Path], most: int) -> list[Group]:
         """The first held-out tasks, with the runs of each in all of the files."""
@@ -131,6 +147,8 @@ class _Reader:
                 found.append(record)
             if most is not None and len(found) >= most:
                 break
+        else:
+            self._read[file] = len(found)
         self.unreadable += lines.unreadable + wrong
         return found
 
@@ -143,5 +161,7 @@ def _spread(count: int, places: int) -> list[int]:
 
 
 def _count(file: pathlib.Path) -> int:
+    """Lines that look whole; a long run has more than a page should wait for."""
     with file.open("rb") as lines:
-        return sum(1 for line in lines if line.strip())
+        stripped = map(bytes.strip, lines)
+        return sum(s.startswith(b"{") and s.endswith(b"}") for s in stripped)

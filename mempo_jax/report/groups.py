@@ -222,7 +222,7 @@ def _written(
     for life in lives:
         if life.text != text or life.op is None:
             continue
-        used = "◆" if life.answers else "▲" if life.recalls else ""
+        used = ("▲" if life.recalls else "") + ("◆" if life.answers else "")
         signs.append("●" + used + ("×" if life.end is not None else ""))
         if shades is not None and member.credit is not None:
             shade = shades.classes(*token_numbers(member, life.op, life.born))

@@ -27,6 +27,12 @@ MARKS = {  # what is drawn within 30 x 16, and what it means
     ),
     "gone": '<line x1="2" x2="28" y1="8" y2="8" class="dead"/>',
 }
+CREDIT = {
+    "Tokens": "token advantage = credit weight × the group's advantage + bonus; "
+    "blue was made likelier, orange less likely; numbers stand at each operation",
+    "Colour of a memory": "that of the tokens that wrote it, by the chosen measure: "
+    "in its line, and in the table of what each stored",
+}
 FATES = "M merged · S superseded by an update · E evicted by the cap · D deleted"
 
 
@@ -43,18 +49,9 @@ def guide(tint: shades.Shades | None) -> str:
         _line("★", "an observation that deserves memory, where the task knows which"),
     ]
     if tint is not None:
-        parts += [_line(name, told) for name, told in _credit(tint).items()]
+        parts += [_line(name, told) for name, told in CREDIT.items()]
     inner = element("summary", "How to read this") + "".join(parts)
     return element("details", inner, class_="guide")
-
-
-def _credit(tint: shades.Shades) -> dict[str, str]:
-    by = "bonus" if tint.has_bonus else "token advantage"
-    return {
-        "Tokens": "token advantage = credit weight × the group's advantage + bonus; "
-        "blue was made likelier, orange less likely; numbers stand at each operation",
-        "Colour of a memory": f"the {by} of the tokens that wrote it",
-    }
 
 
 def _line(head: str, inner: str) -> str:

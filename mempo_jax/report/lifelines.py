@@ -6,6 +6,7 @@ deleted: each is a mark on the line. What is a tombstone goes on as a dashed lin
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 from mempo_jax.report import strips
@@ -26,7 +27,8 @@ from mempo_jax.report.strips import Axis
 ROW = 32  # height of a line with its text
 TOP = 46  # the strip of ops and the turns
 MOST = 60  # lines of one trajectory
-LETTER = 6.1  # width of one in the text of a line
+LETTER, CAPITAL, WIDE = 6.1, 8.5, 11.0  # width of one in the text of a line, about
+NEAREST = 2.0  # of a text to the left edge
 FATES = {"merged": "M", "superseded": "S", "evicted": "E", "deleted": "D"}
 
 
@@ -52,11 +54,20 @@ def lifelines(record: Record, shades: Shades | None) -> str:
     )
     note = ""
     if not lives:
-        note = "No memory was written."
+        note = _block(record)
     elif left_out:
         note = f"{count(left_out, 'memory line')} left out: the ones never recalled."
     told = element("p", note, class_="note") if note else ""
     return scroll(drawing, "memories over the turns") + told
+
+
+def _block(record: Record) -> str:
+    """Of a trajectory without entries: the one block that it may have carried along."""
+    made = [op for op in record.log if op.kind == "rewrite" and op.error is None]
+    if not made:
+        return "No memory was written."
+    last = element("q", escaped(made[-1].text, 600), dir="auto")
+    return f"One block was rewritten {count(len(made), 'time')}; it ended as {last}"
 
 
 def _shown(lives: Sequence[Life]) -> tuple[list[Life], int]:
@@ -95,14 +106,30 @@ def _label(life: Life, axis: Axis, y: float) -> str:
     """What it says, over its line, on the side where there is room."""
     start, right = axis.x(life.born), axis.right
     leftwards = right - start < start
-    room = int((start if leftwards else right - start) / LETTER)
-    text = brief(life.text, max(room, 12)) or "from before this task"
+    room = start + 6 - NEAREST if leftwards else axis.width - start + 4
+    line = brief(life.text, 300) or "from before this task"
+    name, letter = f"{life.entry} ", _width(line) / len(line)
+    least = min(12 * letter, axis.width - 2 * NEAREST)
+    text = brief(line, max(int((max(room, least) - _width(name)) / letter), 1))
+    x = start + 6 if leftwards else start - 4
+    if leftwards and _width(name + text) > room:
+        leftwards, x = False, NEAREST  # else its beginning would lie outside
     return element(
         "text",
         f'<tspan class="id">{life.entry}</tspan> {escaped(text)}',
-        x=start + 6 if leftwards else start - 4,
+        x=x,
         y=y - 8,
         class_="label" + (" leftwards" if leftwards else ""),
+    )
+
+
+def _width(text: str) -> float:
+    """Pixels that a label takes, about."""
+    return sum(
+        WIDE
+        if unicodedata.east_asian_width(each) in "WF"
+        else (CAPITAL if each.isupper() else LETTER)
+        for each in text
     )
 
 
@@ -161,7 +188,7 @@ def _credit(life: Life, record: Record, shades: Shades | None) -> tuple[str, str
         return "", ""
     weight, bonus, advantage = token_numbers(record, life.op, life.born)
     told = f"advantage {signed(advantage)}, bonus {signed(bonus)}, weight {weight:.2g}"
-    return shades.credit(bonus, advantage), told
+    return shades.classes(weight, bonus, advantage), told
 
 
 def _told(life: Life, credit: str) -> str:

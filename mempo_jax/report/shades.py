@@ -19,7 +19,6 @@ MEASURES = {  # what tokens can be coloured by, with the letter of its class
     "weight": ("w", "credit weight"),
     "bonus": ("b", "bonus"),
 }
-CREDIT = "c"  # of memories, whatever tokens are coloured by
 # red, green, blue; the same on light and dark, since they lie over the page's own
 ABOVE, BELOW = "30,110,220", "225,105,15"
 STRONGEST = 0.68  # opacity
@@ -37,17 +36,9 @@ class Shades:
         return f"{MEASURES[measure][0]}{shade}" if shade else ""
 
     def classes(self, weight: float, bonus: float, advantage: float) -> str:
-        """The classes of a token."""
+        """The classes of a token, or of a memory: those of the tokens that wrote it."""
         values = {"advantage": advantage, "weight": weight, "bonus": bonus}
         return " ".join(filter(None, (self.of(m, v) for m, v in values.items())))
-
-    def credit(self, bonus: float, advantage: float) -> str:
-        """The class of a memory: by its bonus where the run gives some, else by the
-        advantage of the tokens that wrote it."""
-        measure = "bonus" if self.has_bonus else "advantage"
-        value = bonus if self.has_bonus else advantage
-        shade = self._shade(value, self.scales[measure])
-        return f"{CREDIT}{shade}" if shade else ""
 
     @staticmethod
     def _shade(value: float, scale: float) -> str:
@@ -55,10 +46,6 @@ class Shades:
             return ""
         step = max(1, round(STEPS * min(abs(value) / scale, 1.0) ** 0.5))
         return f"{'p' if value > 0 else 'n'}{step}"
-
-    @property
-    def has_bonus(self) -> bool:
-        return self.scales["bonus"] > 0
 
 
 def shades_of(groups: Iterable[Group]) -> Shades | None:
@@ -85,16 +72,19 @@ def token_numbers(record: Record, op: int, turn: int) -> tuple[float, float, flo
 
 
 def style() -> str:
-    """A rule for each class; those of the chosen measure alone apply."""
+    """A rule for each class; those of the chosen measure alone apply.
+
+    ``--deep`` is what drawings take: a thin line needs more of the colour than the
+    ground behind a text.
+    """
     rules = []
     for side, colour in (("p", ABOVE), ("n", BELOW)):
         for step in range(1, STEPS + 1):
             shade = f"rgba({colour},{STRONGEST * step / STEPS:.2f})"
+            deep = f"rgba({colour},{0.35 + 0.65 * step / STEPS:.2f})"
             for name, (letter, _) in MEASURES.items():
                 where = f"[data-colour={name}] .{letter}{side}{step}"
-                rules.append(f"{where}{{background-color:{shade}}}")
-            deep = f"rgba({colour},{0.35 + 0.65 * step / STEPS:.2f})"
-            rules.append(f".{CREDIT}{side}{step}{{fill:{deep};stroke:{deep}}}")
+                rules.append(f"{where}{{background-color:{shade};--deep:{deep}}}")
     return "\n".join(rules)
 
 

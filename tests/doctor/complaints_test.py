@@ -11,7 +11,8 @@ def test_errors_of_the_newest_step_are_counted(tmp_path):
     op = {"kind": "malformed", "error": "unclosed_tag"}
     good = {"failure": None, "ops": [op, op, {"kind": "write", "error": None}]}
     bad = {"failure": "TimeoutError: " + "x" * 200, "ops": []}
-    lines = [json.dumps(good), json.dumps(bad), "[]", '{"ops": 3}', '{"fail']
+    lines = [json.dumps(good), json.dumps(bad), "[" * 99_999, '{"ops": 3}', '{"fail']
+    lines.insert(2, "[]")
     (tmp_path / "step_000010.jsonl").write_text("\n".join(lines))
     (tmp_path / "step_000009.jsonl").write_text(json.dumps(bad))
     (tmp_path / "trained_greedy.jsonl").write_text(json.dumps(bad))

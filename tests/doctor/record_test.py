@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from mempo_jax.doctor import examine, read
+from mempo_jax.doctor import differences, examine, read
 from mempo_jax.settings import ConfigError
 from tests.doctor.doctor_case import write
 
@@ -94,18 +94,58 @@ def test_a_run_before_its_first_step(tmp_path):
     assert "cold start had not ended" in found.why
 
 
-@pytest.mark.parametrize("name", ["config.json", "summary.json"])
-@pytest.mark.parametrize("text", ["{", "[1]", '"a"', ""])
-def test_files_that_are_something_else_are_named(tmp_path, name, text):
-    place = write(tmp_path, rows(2))
-    (place / name).write_text(text)
-    with pytest.raises(ConfigError, match=name):
-        read(place)
+BESIDE = (
+    *("config.json", "summary.json", "evaluation_cold_start.json", "machines.json"),
+)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("text", ['{"a', "[1]", '"a"', "", "[" * 100_000, "\xff"])
+def test_a_damaged_file_is_named_and_the_rest_is_read(tmp_path, name, text):
+    whole = {name: {} for name in BESIDE} | {"config.json": {"seed": 7}}
+    place = write(tmp_path, rows(5))
+    for each, value in whole.items():
+        (place / each).write_text(json.dumps(value))
+    (place / name).write_text(text, encoding="latin-1")
+    got = read(place)
+    assert len(got.table) == 5
+    assert got.field("seed") == (None if name == "config.json" else 7)
+    assert list(got.unread) == [name]
+    [found] = [each for each in examine(got) if each.name == "damaged_record"]
+    assert found.severity == "note"
+    assert f"{name} cannot be read: expected a JSON object" in found.what
+    [other, _] = differences(read(write(tmp_path / "whole", rows(5))), got)
+    assert (other.name, name in other.what) == ("other_damaged", True)
+
+
+def test_a_config_that_is_nested_too_deeply(tmp_path):
+    place = write(tmp_path, rows(1))
+    deep = '{"a":' * 2000 + "1" + "}" * 2000
+    (place / "config.json").write_text(deep)
+    assert list(read(place).unread) == ["config.json"]
+
+
+def test_damaged_lines_and_files_are_told_together(tmp_path):
+    place = write(tmp_path, [*rows(3), "[" * 100_000, {"step": 3}])
+    lines = (place / "metrics.jsonl").read_text().replace('"[', "[").replace('["', "[")
+    (place / "metrics.jsonl").write_text(lines)
+    (place / "summary.json").write_text("[1, 2]")
+    [found] = [each for each in examine(read(place)) if each.name == "damaged_record"]
+    assert found.severity == "warning"
+    assert "1 lines that cannot be read." in found.what
+    assert found.what.endswith("expected a JSON object, got [1, 2].")
+
+
+def test_a_run_whose_summary_is_damaged_has_ended(tmp_path):
+    place = write(tmp_path, rows(4), {"train": {"steps": 4}})
+    assert "unfinished" in [each.name for each in examine(read(place))]
+    (place / "summary.json").write_text('{"steps": 4, "tra')
+    assert "unfinished" not in [each.name for each in examine(read(place))]
 
 
 def test_no_run_at_all(tmp_path):
     for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ConfigError, match="directory of a run"):
+        with pytest.raises(ConfigError, match=r"--workdir=.*directory of a run"):
             read(place)
 
 

@@ -1,6 +1,8 @@
 """The doctor as a user calls it."""
 
 import json
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -9,9 +11,12 @@ import pytest
 from tests.doctor.doctor_case import healthy, write
 from tests.experiments.process import ROOT
 
+FULL = pathlib.Path("/dev/full")
+COMMAND = [sys.executable, "-m", "experiments.doctor"]
+
 
 def doctor(*words):
-    command = [sys.executable, "-m", "experiments.doctor", *words]
+    command = [*COMMAND, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
@@ -67,3 +72,26 @@ def test_what_is_no_run_is_one_line(tmp_path):
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "expected the directory of a run" in err
+
+
+def test_the_option_that_names_no_run_is_told(runs, tmp_path):
+    code, out, err = doctor(f"--workdir={runs[0] / 'well'}", f"--against={tmp_path}")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: --against={tmp_path}: expected the directory")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("unbuffered", ["1", ""])
+def test_output_that_cannot_be_written_is_one_line(runs, unbuffered):
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, f"--workdir={runs[1]}", "--json", "--strict"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 3, "1 would say that something was found"
+    assert done.stderr.startswith("error: the output cannot be written: ")
+    assert done.stderr.count("\n") == 1

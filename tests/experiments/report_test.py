@@ -4,6 +4,8 @@ import contextlib
 import hashlib
 import io
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -85,6 +87,62 @@ def test_what_does_not_fit_ends_in_one_line(folder, tmp_path, words, told):
     assert told in err
     assert err.count("\n") == 1
     assert contents(tmp_path) == before
+
+
+def test_only_a_file_is_replaced(folder, tmp_path):
+    pipe, loop = tmp_path / "pipe", tmp_path / "loop"
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    (tmp_path / "link").symlink_to(pipe)
+    for name in ("pipe", "link", "loop", "run"):
+        code, out, err = run(f"--workdir={folder}", f"--out={tmp_path / name}")
+        assert (code, out) == (2, "")
+        assert "expected a regular file or nothing there" in err
+        assert err.count("\n") == 1
+    assert pipe.is_fifo()
+    assert loop.is_symlink()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_its_file_is_written(folder, tmp_path, there):
+    page, link = tmp_path / "elsewhere.html", tmp_path / "link.html"
+    link.symlink_to(page)
+    if there:
+        page.write_text("the one before")
+    assert run(f"--workdir={folder}", f"--out={link}")[0] == 0
+    assert link.is_symlink()
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def ended(folder, output, unbuffered="1"):
+    """The exit code and the error output of a process with this standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.report", f"--workdir={folder}"],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        encoding="utf-8",
+        check=False,
+    )
+    os.close(output)
+    return done.returncode, done.stderr
+
+
+def test_a_reader_that_has_gone_is_no_fault(folder):
+    reads, writes = os.pipe()
+    os.close(reads)
+    assert ended(folder, writes) == (0, "")
+    assert (folder / "report.html").is_file()
+
+
+def test_an_output_that_takes_nothing_ends_in_one_line(folder, tmp_path):
+    (tmp_path / "read only").touch()
+    output = os.open(tmp_path / "read only", os.O_RDONLY)
+    code, err = ended(folder, output, unbuffered="")
+    assert code == 3
+    assert "the output cannot be written" in err
+    assert err.count("\n") == 1
+    assert (folder / "report.html").is_file()
 
 
 def test_a_page_that_was_there_survives_a_failed_writing(folder, monkeypatch):

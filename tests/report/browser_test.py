@@ -147,7 +147,10 @@ def test_the_life_of_each_memory_is_drawn(told, page):
         told.joins = all(".lifelines .join").length;
         const box = first.querySelector(".life").getBoundingClientRect();
         told.width = box.width;
-        told.stroke = ink(first.querySelector(".life"), "stroke");
+        const line = first.querySelector(".life");
+        told.stroke = ink(line, "stroke");
+        document.documentElement.dataset.colour = "nothing";
+        told.plain = ink(line, "stroke");
         """,
     )
     fates = ["", " superseded", " evicted", " deleted"]
@@ -156,7 +159,8 @@ def test_the_life_of_each_memory_is_drawn(told, page):
     assert made["marks"] == [1, 1, 1, 1]
     assert made["joins"] == 1
     assert made["width"] > 100
-    assert made["stroke"].startswith("rgb"), "coloured by its bonus"
+    assert made["stroke"].startswith("rgb(30, 110, 220"), "its advantage is above 0"
+    assert made["plain"] != made["stroke"]
 
 
 def test_groups_are_filtered(told, page):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mempo_jax.report import browsing
 from mempo_jax.report.choosing import choose
 from tests.report import run_case
 
@@ -55,9 +56,32 @@ def test_nothing_there(tmp_path):
     assert choose(tmp_path, 200).groups == ()
 
 
-def test_a_half_written_line_is_counted(tmp_path):
+def test_lines_that_cannot_be_read_are_counted_apart(tmp_path):
     folder = run_case.write(tmp_path / "run") / "trajectories"
     file = folder / "step_000010.jsonl"
-    file.write_text(file.read_text() + '{"task": "ledger/tr')
+    file.write_text(file.read_text() + '{"no": "record"}\n{"task": "ledger/tr')
     chosen = choose(folder, 200)
-    assert (chosen.unreadable, chosen.shown) == (1, 20)
+    assert (chosen.unreadable, chosen.shown, chosen.recorded) == (2, 20, 20)
+    assert browsing.shown(chosen).endswith("2 of 2 steps. 2 lines could not be read.")
+
+
+def test_lines_that_are_no_record_do_not_count(tmp_path):
+    """In files that are read, and in those that are left out."""
+    folder = run_case.write(tmp_path / "run", steps=(0, 10, 20)) / "trajectories"
+    for file in folder.iterdir():
+        with file.open("a") as lines:
+            lines.write('no json\n{"task": "ledger/tr')
+    assert choose(folder, 200).recorded == 28
+    assert choose(folder, 4).recorded == 28
+
+
+def test_a_directory_named_like_a_file_is_left_out_and_said_so(tmp_path):
+    folder = run_case.write(tmp_path / "run") / "trajectories"
+    (folder / "step_000006.jsonl").mkdir()
+    chosen = choose(folder, 200)
+    assert (chosen.shown, chosen.step_files, chosen.unreadable_files) == (20, 2, 1)
+    assert browsing.section(chosen)[0].count("1 file could not be read.") == 1
+    for file in folder.glob("*.jsonl"):
+        if file.is_file():
+            file.unlink()
+    assert "1 file could not be read." in browsing.section(choose(folder, 200))[0]

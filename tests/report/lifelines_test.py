@@ -2,7 +2,9 @@
 
 import re
 
-from mempo_jax.report import lifelines, strips
+import pytest
+
+from mempo_jax.report import groups, lifelines, strips
 from mempo_jax.report.choosing import Group
 from mempo_jax.report.records import read_record
 from mempo_jax.report.shades import shades_of
@@ -73,8 +75,22 @@ def test_a_line_has_the_colour_of_its_credit():
         next(e["class"] for _, e in found[0] if e.get("class", "").startswith("life"))
         for found in (good, bad)
     ]
-    assert lines == ["life cp8", "life cn8"]
-    assert all(e.get("class") != "life cp8" for _, e in good[1]), "it has no bonus"
+    assert lines == ["life ap8 wp8 bp8", "life an8 wp8 bn8"]
+
+
+def test_without_a_bonus_a_line_keeps_the_colour_of_its_advantage():
+    """Beside one that has a bonus, and as the table of what was stored."""
+    made = record()
+    group = Group(0, made.task, (made,))
+    shades = shades_of([group])
+    (second,) = re.findall(
+        r'class="life (a[^"]*)"',
+        lifelines.lifelines(made, shades).split('<g class="entry')[2],
+    )
+    assert second.split(" ")[0].startswith("ap")
+    table = groups.comparison(group, shades)
+    (row,) = re.findall(r'<th scope="row" dir="auto">two 2.*?</tr>', table)
+    assert f'<td class="{second}">●×</td>' in row
 
 
 def test_an_update_is_joined_to_what_it_replaced():
@@ -90,3 +106,29 @@ def test_too_many_lines_are_left_out_and_said_so():
     assert 69 in entries(page), "one that was recalled stays"
     assert "10 memory lines left out: the ones never recalled." in Read(page).text
     assert "No memory was written." in drawn(record(ops=[]))
+
+
+def test_a_block_that_is_carried_along_is_a_memory():
+    blocks = [run_case.op(n, "rewrite", text=f"<{n}>") for n in range(3)]
+    failed = run_case.op(3, "rewrite", "error", error="no_text")
+    page = drawn(record(ops=[*blocks, failed]))
+    assert "One block was rewritten 3 times; it ended as <2>" in Read(page).text
+    assert "No memory was written" not in page
+
+
+@pytest.mark.parametrize("text", ["many words " * 20, "MANY WORDS " * 20, "詞語" * 9])
+@pytest.mark.parametrize("turns", [1, 2, 5, 40])
+def test_a_label_begins_within_the_drawing(turns, text):
+    made = run_case.record() | {"turns": [{"observation": "", "action": ""}] * turns}
+    made["ops"] = [run_case.op(turns - 1, "write", "new", [123], stored=text)]
+    page = drawn(read_record("step_000000", made))
+    x, kind, told = re.search(
+        r'<text x="([\d.]+)" y="[\d.]+" class="(label[^"]*)">(.*?)</text>', page
+    ).groups()
+    width = sum(
+        11 if each > "\u3000" else 8.5 if each.isupper() else 6.1
+        for each in re.sub("<.*?>", "", told)
+    )
+    assert float(x) - width * ("leftwards" in kind) >= 0
+    assert "詞語" in told or "…" in told
+    assert turns < 5 or float(x) + width * ("leftwards" not in kind) < 760

@@ -103,7 +103,7 @@ def test_a_group_stands_side_by_side(page):
     assert [row[0] for row in figures[1:5]] == ["#1", "#3", "#0", "#2"], "by reward"
     assert [row[4] for row in figures[1:5]] == ["+1.00", "+1.00", "−1.00", "−1.00"]
     stored = [row for row in read.rows if row[0].startswith("one 1")]
-    assert stored == [["one 1 ★", "●◆", "●◆", "●◆", "●◆"]]
+    assert stored == [["one 1 ★", "●▲◆", "●▲◆", "●▲◆", "●▲◆"]]
     assert [row[1] for row in read.rows if row[0] == "two 2 ★"] == ["●×"]
 
 
