@@ -6,7 +6,6 @@ python -m benchmarks._train_ours DIR B T THREADS
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 
 import jax
@@ -17,7 +16,6 @@ from mempo_jax.core import AdvantageSettings, CreditSettings
 from mempo_jax.models import hf
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.training import state as states
-from mempo_jax.training.allocation import keep_freed_memory
 from mempo_jax.training.loss import ObjectiveSettings
 from mempo_jax.training.sharding import make_mesh
 from mempo_jax.training.step import Programs
@@ -36,7 +34,6 @@ SETTINGS = states.OptimiserSettings(
 
 
 def main() -> None:
-    keep_freed_memory(os.environ)  # as experiments.train does
     directory, (rows, length, threads) = sys.argv[1], map(int, sys.argv[2:5])
     work.pin(threads)
     config, params, _ = hf.load(directory)

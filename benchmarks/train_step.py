@@ -34,7 +34,7 @@ CASES = {  # rows, length, and the shape of a Llama
 WARM_UP, AGREE = 2, 1e-3
 HERE = pathlib.Path(__file__).parent
 # glibc gives freed memory back to the system, and its fresh pages cost time at every
-# step. With these it keeps it; ours asks for the same itself, as any run on a CPU does.
+# step: more with us, where all temporary memory is one piece. With these it keeps it.
 KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
@@ -216,7 +216,7 @@ def options_parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=9)
     add("--steps", type=int, default=3, help="steps of a turn")
     add("--threads", type=int, default=2)
-    add("--keep-memory", action="store_true", help="torch keeps freed memory too")
+    add("--keep-memory", action="store_true", help="both sides keep freed memory")
     add("--json", default="", help="a file for all figures")
     return parser
 

@@ -11,7 +11,6 @@ is trained: look at them, change them, or write others in that form, and give th
 to a run as --config.train.demonstrations_path=FILE.jsonl.
 """
 
-import os
 import pathlib
 import sys
 from typing import Any
@@ -30,10 +29,8 @@ flags.DEFINE_string(
 
 
 def main(command: Command) -> int:
-    from mempo_jax.training.allocation import keep_freed_memory
     from mempo_jax.training.run_settings import advice, from_config
 
-    keep_freed_memory(os.environ)
     config = command.config.to_dict()
     settings = from_config(config)
     if command.options.demonstrations:

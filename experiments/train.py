@@ -48,10 +48,7 @@ UNWRITABLE = (
 
 def main(command: Command) -> int:
     # Imported here: a wrong command line is refused before any of it is loaded.
-    from mempo_jax.training.allocation import keep_freed_memory
     from mempo_jax.training.stopping import Stopped, listening
-
-    keep_freed_memory(os.environ)
 
     with listening(_leave) as stop:
         try:
