@@ -12,14 +12,12 @@ written.
 """
 
 import json
-import os
-import sys
 from typing import Any
 
 from absl import flags
 
 from experiments.flags import Command, new_options
-from experiments.launch import STOPPED_EXIT, fail, launch
+from experiments.launch import launch, say
 from mempo_jax.settings import ConfigError
 
 OPTIONS = new_options()
@@ -43,7 +41,7 @@ def main(command: Command) -> int:
     found = examine(record)
     if other is not None:
         found = [*differences(record, other), *found]
-    _say(_json(options, record, found) if options.json else lines(found, record))
+    say(_json(options, record, found) if options.json else lines(found, record))
     bad = any(finding.severity != NOTE for finding in found)
     return FOUND_EXIT if options.strict and bad else 0
 
@@ -58,22 +56,6 @@ def _json(options: flags.FlagValues, record: Any, found: list[Any]) -> list[str]
         "findings": [finding.to_json() for finding in found],
     }
     return [json.dumps(made, indent=1, allow_nan=False)]
-
-
-def _say(lines: list[str]) -> None:
-    """Prints them; a reader that has seen enough, such as ``head``, is no fault."""
-    try:
-        print("\n".join(lines), flush=True)
-    except BrokenPipeError:
-        _drop_output()
-    except OSError as error:
-        _drop_output()
-        fail(f"the output cannot be written: {error}", STOPPED_EXIT)
-
-
-def _drop_output() -> None:
-    """Else Python tries once more at its exit to write what is left, and complains."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -58,3 +58,22 @@ def fail(error: object, code: int) -> None:
     """Exits with ``code`` behind one line about ``error``."""
     print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
     sys.exit(code)
+
+
+def say(lines: Sequence[str], done: str = "") -> None:
+    """Prints them; a reader that has seen enough, such as ``head``, is no fault.
+
+    done: what was finished before, for the error where the output cannot be written.
+    """
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        fail(f"{done}the output cannot be written: {error}", STOPPED_EXIT)
+
+
+def _drop_output() -> None:
+    """Else Python tries once more at its exit to write what is left, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,12 +14,11 @@ is written but not what is to be said about it.
 import contextlib
 import os
 import pathlib
-import sys
 
 from absl import flags
 
 from experiments.flags import Command, new_options
-from experiments.launch import STOPPED_EXIT, fail, launch
+from experiments.launch import launch, say
 from mempo_jax.settings import ConfigError
 
 OPTIONS = new_options()
@@ -60,7 +59,8 @@ def main(command: Command) -> int:
         )
     size = _write(target, page(run))
     told = [status(run)] + ([shown(run.chosen)] if run.chosen.recorded else [])
-    _say([*told, f"{out}: {size / 1e6:.1f} MB"])
+    written = f"{out}: {size / 1e6:.1f} MB"
+    say([*told, written], f"{written}, but ")
     return 0
 
 
@@ -87,22 +87,6 @@ def _write(out: pathlib.Path, text: str) -> int:
             fresh.unlink(missing_ok=True)
         raise ConfigError(f"{out}: {error}") from error
     return len(page)
-
-
-def _say(lines: list[str]) -> None:
-    """Prints them; a reader that has seen enough, such as ``head``, is no fault."""
-    try:
-        print("\n".join(lines), flush=True)
-    except BrokenPipeError:
-        _drop_output()
-    except OSError as error:
-        _drop_output()
-        fail(f"{lines[-1]}, but the output cannot be written: {error}", STOPPED_EXIT)
-
-
-def _drop_output() -> None:
-    """Else Python tries once more at its exit to write what is left, and complains."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
