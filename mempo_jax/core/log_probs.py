@@ -7,6 +7,8 @@ rows stay sharded as they are. Log-softmax is float32 whatever the model compute
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -15,7 +17,10 @@ from mempo_jax.core.masking import keep
 from mempo_jax.types import Array
 
 CHUNK_SIZE = 4096  # tokens
-MOST_LOGITS = 2**26  # of one chunk, a quarter of a GB; about three copies are alive
+MOST_LOGITS = 2**25  # of a device's chunk, 0.13 GB; about three copies are alive
+# A row is cut into so many chunks where they have as many logits, so that some can be
+# left out; more or smaller ones cost more than that saves.
+PIECES, LEAST_LOGITS = 8, 2**20
 
 
 def token_log_probs(
@@ -69,15 +74,17 @@ def shifted_log_probs(
     chunk_size: int = CHUNK_SIZE,
     mask: Array | None = None,
     tied: bool = False,
+    devices: int = 1,
 ) -> Array:
     """log pi(tokens[b, t] | tokens[b, :t]) at index t, and 0 at index 0; [B, T].
 
     ``hidden[b, t]`` is the state after token t; ``mask[b, t]`` describes token t. tied:
     ``unembed`` is an embedding [V, D] turned, which a loop takes as it lies in memory.
+    devices: that rows and vocabulary are split over; ``chunk_size`` is for each.
     """
     targets, scored = _shift(tokens, mask)
     given = hidden, unembed, targets, temperature, chunk_size, scored
-    result = _scored(*given, False, tied)
+    result = _scored(*given, False, tied, devices)
     return jnp.roll(result[0], 1, axis=1)
 
 
@@ -90,11 +97,12 @@ def shifted_log_probs_and_entropy(
     chunk_size: int = CHUNK_SIZE,
     mask: Array | None = None,
     tied: bool = False,
+    devices: int = 1,
 ) -> tuple[Array, Array]:
     """``shifted_log_probs`` and the entropy of the distribution token t came from."""
     targets, scored = _shift(tokens, mask)
     given = hidden, unembed, targets, temperature, chunk_size, scored
-    result = _scored(*given, True, tied)
+    result = _scored(*given, True, tied, devices)
     return jnp.roll(result[0], 1, axis=1), jnp.roll(result[1], 1, axis=1)
 
 
@@ -107,7 +115,15 @@ def _shift(tokens: Array, mask: Array | None) -> tuple[Array, Array]:
 
 
 def _scored(
-    hidden, unembed, targets, temperature, chunk_size, mask, with_entropy, tied=False
+    hidden,
+    unembed,
+    targets,
+    temperature,
+    chunk_size,
+    mask,
+    with_entropy,
+    tied=False,
+    devices=1,
 ):
     """Log-probs [B, T], and entropy [B, T] or zeros."""
     hidden, targets = jnp.asarray(hidden), jnp.asarray(targets)
@@ -115,43 +131,111 @@ def _scored(
     _check(hidden, unembed, targets, mask, chunk_size)
     if mask is not None:
         hidden = jnp.where(mask[..., None], hidden, jnp.zeros((), hidden.dtype))
-    rows, length = targets.shape
-    chunk_size = min(chunk_size, MOST_LOGITS // unembed.shape[1])
-    columns = max(1, min(length, chunk_size // max(rows, 1)))
+    columns = _columns(targets.shape, unembed.shape[1], chunk_size, devices)
     # Chunks add to the gradient of ``wide``: in float32, whatever the weights are in.
     wide = unembed.astype(jnp.promote_types(unembed.dtype, jnp.float32))
     # The loop over chunks takes arrays in the order of their axes: a tied matrix would
     # be copied for it, beside all that the layers need.
-    by_token = tied and columns < length
-    wide = wide.T if by_token else wide
+    by_token = tied and columns < targets.shape[1]
+    given = wide.T if by_token else wide, jnp.asarray(temperature, wide.dtype)
 
-    def chunk(wide, hidden, targets):
-        weights = wide.astype(unembed.dtype)
+    def chunk(given, hidden, targets):
+        weights = given[0].astype(unembed.dtype)
         weights = weights.T if by_token else weights
-        return _plain(hidden, weights, targets, temperature, with_entropy)
+        return _plain(hidden, weights, targets, given[1], with_entropy)
 
-    if columns == length:
-        outputs = chunk(wide, hidden, targets)
+    if columns == targets.shape[1]:
+        outputs = chunk(given, hidden, targets)
     else:
-        outputs = _over_columns(jax.checkpoint(chunk), wide, hidden, targets, columns)
+        outputs = _over_columns(chunk, given, hidden, targets, mask, columns)
     if mask is None:
         return outputs
     return tuple(keep(values, mask) for values in outputs)
 
 
-def _over_columns(chunk, wide, hidden, targets, columns):
-    """Runs ``chunk`` on blocks of ``columns`` tokens of every row, in turn."""
+def _columns(
+    shape: tuple[int, int], vocabulary: int, chunk_size: int, devices: int
+) -> int:
+    """Columns of a chunk: all that may be, or fewer where some can then be left out.
+
+    What is split over devices is gathered for each chunk, so they share large ones.
+    """
+    rows, length = shape
+    least = LEAST_LOGITS * devices
+    pieces = min(PIECES, max(1, rows * length * vocabulary // least))
+    chunk_size = min(chunk_size, MOST_LOGITS // vocabulary) * devices
+    return max(1, min(-(-length // pieces), chunk_size // max(rows, 1)))
+
+
+def _over_columns(chunk, given, hidden, targets, mask, columns):
+    """Runs ``chunk`` on blocks of ``columns`` tokens of every row, in turn.
+
+    What counts comes first in its row, and the loop ends where the fullest row does:
+    tokens that the policy did not say cost no logits.
+    """
     rows, length = targets.shape
     blocks = -(-length // columns)
-    extra = ((0, 0), (0, blocks * columns - length))
-    hidden = jnp.pad(hidden, (*extra, (0, 0)))
-    hidden = hidden.reshape(rows, blocks, columns, -1).swapaxes(0, 1)
-    targets = jnp.pad(targets, extra).reshape(rows, blocks, columns).swapaxes(0, 1)
-    _, outputs = lax.scan(lambda _, x: (None, chunk(wide, *x)), None, (hidden, targets))
+    order = place = None
+    needed = jnp.int32(blocks)
+    if mask is not None:
+        order = jnp.argsort(~mask, axis=1, stable=True)
+        place = jnp.argsort(order, axis=1)
+        fullest = jnp.max(jnp.sum(mask, axis=1, dtype=jnp.int32), initial=0)
+        needed = (fullest + columns - 1) // columns
+
+    def blocked(x):
+        x = _along_rows(x, order)
+        extra = ((0, 0), (0, blocks * columns - length), *((0, 0),) * (x.ndim - 2))
+        x = jnp.pad(x, extra)
+        return x.reshape(rows, blocks, columns, *x.shape[2:]).swapaxes(0, 1)
+
+    outputs = _in_turn(chunk, given, blocked(hidden), blocked(targets), needed)
     return tuple(
-        values.swapaxes(0, 1).reshape(rows, blocks * columns)[:, :length]
-        for values in outputs
+        _along_rows(x.swapaxes(0, 1).reshape(rows, -1)[:, :length], place)
+        for x in outputs
     )
+
+
+def _along_rows(x: Array, order: Array | None) -> Array:
+    """x [B, T, ...] with the tokens of each row in this order, [B, T]."""
+    if order is None:
+        return x
+    return jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 2)), 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _in_turn(chunk, given, hidden, targets, needed):
+    """``chunk(given, hidden[n], targets[n])`` for each n below ``needed``, else 0.
+
+    Its gradient makes each chunk's logits again, for as many chunks.
+    """
+    shapes = jax.eval_shape(chunk, given, hidden[0], targets[0])
+    made = tuple(jnp.zeros((len(hidden), *x.shape), x.dtype) for x in shapes)
+
+    def step(n, made):
+        new = chunk(given, hidden[n], targets[n])
+        return tuple(all_.at[n].set(x) for all_, x in zip(made, new, strict=True))
+
+    return lax.fori_loop(0, needed, step, made)
+
+
+def _in_turn_forward(chunk, *arrays):
+    return _in_turn(chunk, *arrays), arrays
+
+
+def _in_turn_backward(chunk, arrays, slopes):
+    given, hidden, targets, needed = arrays
+
+    def step(n, sums):
+        _, back = jax.vjp(lambda *x: chunk(*x, targets[n]), given, hidden[n])
+        of_given, of_hidden = back(tuple(slope[n] for slope in slopes))
+        return jax.tree.map(jnp.add, sums[0], of_given), sums[1].at[n].set(of_hidden)
+
+    nothing = jax.tree.map(jnp.zeros_like, (given, hidden))
+    return *lax.fori_loop(0, needed, step, nothing), None, None
+
+
+_in_turn.defvjp(_in_turn_forward, _in_turn_backward)
 
 
 def _plain(hidden, unembed, targets, temperature, with_entropy):

@@ -66,18 +66,20 @@ def _backward(kept, slope):
         slope.astype(jnp.float32) * result.astype(jnp.float32), axis=-1, keepdims=True
     )
     given = *(_folded(x, key) for x in (query, slope, mean)), log_totals
-    sums = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(keys.shape, jnp.float32)
+    # [B, K, C, S]: on a CPU these products take half the time that [B, K, S, C] takes.
+    turned = jnp.zeros(jnp.swapaxes(keys, 2, 3).shape, jnp.float32)
+    sums = turned, turned
     made = []
     for blocks in _groups(len(log_totals)):
         see = _seen(keys, values, token_mask, blocks)
-        part = tuple(x[:, :, : blocks.stop * BLOCK] for x in sums)
+        part = tuple(x[..., : blocks.stop * BLOCK] for x in sums)
         one = functools.partial(_block_slopes, *see)
         part, of_queries = _each_summed(one, part, blocks, given)
         sums = tuple(
-            x.at[:, :, : blocks.stop * BLOCK].set(new) for x, new in zip(sums, part)
+            x.at[..., : blocks.stop * BLOCK].set(new) for x, new in zip(sums, part)
         )
         made.append(of_queries)
-    of_keys, of_values = (_heads_first(x) for x in sums)
+    of_keys, of_values = (x.transpose(0, 3, 1, 2) for x in sums)
     return (
         _unfolded(jnp.concatenate(made), query),
         of_keys.astype(key.dtype),
@@ -111,8 +113,8 @@ def _block_slopes(
     of_scores = weights * (of_weights - mean) * keys.shape[-1] ** -0.5
     of_scores = of_scores.astype(keys.dtype)
     of_keys, of_values = sums
-    of_keys += _product("bkns,bknc->bksc", of_scores, queries)
-    of_values += _product("bkns,bknc->bksc", weights.astype(slope.dtype), slope)
+    of_keys += _product("bknc,bkns->bkcs", queries, of_scores)
+    of_values += _product("bknc,bkns->bkcs", slope, weights.astype(slope.dtype))
     of_queries = _product("bkns,bksc->bknc", of_scores, keys)
     return (of_keys, of_values), of_queries.astype(queries.dtype)
 

@@ -165,6 +165,11 @@ class LanguageModel:
         """Whether ``unembed`` gives the embedding, turned."""
         return self.config.tied
 
+    @property
+    def devices(self) -> int:
+        """Number of devices over which rows, and what they make, are split."""
+        return 1 if self.rows is None else self.rows.mesh.size
+
     def unembed(self, params: Params) -> Array:
         """Output matrix [D, V] in the parameters' dtype; tied weights stay one leaf."""
         if self.config.tied:

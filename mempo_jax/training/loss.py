@@ -43,6 +43,9 @@ class Model(Protocol):
     @property
     def tied(self) -> bool: ...
 
+    @property
+    def devices(self) -> int: ...
+
     def with_rows(self, rows: Any) -> Model: ...
 
 
@@ -52,7 +55,7 @@ class ObjectiveSettings:
 
     dual_clip 0 and importance_cap 0 are off; kl_scope "all" counted tokens or those of
     memory "ops"; constant_length in tokens serves aggregation "constant" alone;
-    logit_chunk is the number of tokens whose logits exist at one time.
+    logit_chunk is the number of tokens whose logits a device holds at one time.
     """
 
     clip_low: float
@@ -159,14 +162,15 @@ def loss_inputs(
 def score(
     model: Model, params: Any, rows: Rows, temperature: Array, chunk_size: int
 ) -> tuple[Array, Array]:
-    """Log-probs and entropy of every token by the alignment rule, two f32 [B, T]."""
+    """Log-probs and entropy of counted tokens by the alignment rule, two f32 [B, T]."""
     return shifted_log_probs_and_entropy(
         *_states(model, params, rows),
         rows.tokens,
         temperature=temperature,
         chunk_size=chunk_size,
-        mask=rows.token_mask,
+        mask=counted(rows),
         tied=model.tied,
+        devices=model.devices,
     )
 
 
@@ -210,6 +214,7 @@ def policy_loss(
         chunk_size=objective.logit_chunk,
         mask=mask,
         tied=model.tied,
+        devices=model.devices,
     )
     return policy_objective(
         log_probs,
@@ -243,6 +248,7 @@ def supervised_loss(
         chunk_size=chunk_size,
         mask=mask,
         tied=model.tied,
+        devices=model.devices,
     )
     tokens = jnp.sum(mask.astype(jnp.float32))
     return -masked_sum(log_probs, mask), tokens, {"tokens": tokens}

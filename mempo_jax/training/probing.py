@@ -39,7 +39,7 @@ class Prober:
 
         Args:
           valid: bool, a flag for each trajectory, in any shape.
-          score: rows -> log-probs [B, T] of each token, by the policy that sampled.
+          score: rows -> log-probs [B, T] of action tokens, by the policy that sampled.
         """
         blank = no_evidence(len(trajectories), self._shapes)
         if not self._needs:
@@ -77,6 +77,8 @@ class Prober:
 
 
 def _segment(variant: Variant) -> Segment:
-    segment = Segment()
-    segment.add_observation(variant.tokens, 0)
+    """A row whose gold answer counts, as what the policy says does."""
+    segment, asked = Segment(), len(variant.tokens) - variant.scored
+    segment.add_observation(variant.tokens[:asked], 0)
+    segment.add_action(variant.tokens[asked:], [0.0] * variant.scored, 0)
     return segment

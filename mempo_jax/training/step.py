@@ -104,10 +104,11 @@ class Programs:
         return self._loss_inputs(*arrays, self._scalar(bonus_scale))
 
     def score(self, params: Any, rows: Rows, temperature: float) -> tuple[Array, Array]:
-        """Log-probs of the tokens and entropy of what they were drawn from.
+        """Log-probs of the counted tokens and entropy of what they were drawn from.
 
         Returns:
-          Two f32 [B, T] by the alignment rule, at ``temperature``; 0 in padding.
+          Two f32 [B, T] by the alignment rule, at ``temperature``; 0 at all that does
+          not count, see ``loss.counted``: logits are made for little else.
         """
         rows = self.place_rows(rows)
         return self._score(params, rows, self._scalar(temperature))

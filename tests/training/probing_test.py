@@ -13,11 +13,12 @@ SCRIPT = [WRITE.format("gold one"), WRITE.format("two three"), RECALL, ANSWER]
 
 
 def score(rows):
-    """The trainer's log-probs of padded rows, garbage where nothing was asked."""
+    """The trainer's log-probs of what counts, garbage where nothing was asked."""
     out = np.full(rows.tokens.shape, np.nan)
     for b in np.flatnonzero(rows.valid):
         count = rows.token_mask[b].sum()
         out[b, :count] = tiny.score(rows.tokens[b, :count], 0.9)
+    out[~rows.action_mask] = np.nan
     return out
 
 

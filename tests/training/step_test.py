@@ -42,11 +42,12 @@ def test_loss_is_the_one_written_by_hand():
 
     table = log_softmax(new_state().params, rows)[:, :-1]
     expected = jnp.take_along_axis(table, rows.tokens[:, 1:, None], -1)[..., 0]
-    seen = rows.token_mask[:, 1:]
-    np.testing.assert_allclose(scores[:, 1:][seen], expected[seen], atol=1e-5)
-
     mask = rows.action_mask & rows.valid[:, None]
     mask[:, 0] = False
+    seen = mask[:, 1:]
+    np.testing.assert_allclose(scores[:, 1:][seen], expected[seen], atol=1e-5)
+    assert not scores[~mask].any()
+
     group = np.asarray(group_normalise(facts.reward, facts.valid)).reshape(-1)
     gain = group[rows.trajectory_index][:, None]
     ratio = np.exp(-0.1)
@@ -64,8 +65,9 @@ def test_entropy_of_score():
     _, entropy = programs.score(state.params, rows, TEMPERATURE)
     table = log_softmax(state.params, rows)
     expected = -(jnp.exp(table) * table).sum(-1)[:, :-1]
-    seen = rows.token_mask[:, 1:]
+    seen = (rows.action_mask & rows.valid[:, None])[:, 1:]
     np.testing.assert_allclose(entropy[:, 1:][seen], expected[seen], atol=1e-5)
+    assert not entropy[:, 1:][~seen].any()
 
 
 def test_learning_rate_zero_leaves_parameters_bit_identical():
