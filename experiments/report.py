@@ -3,12 +3,13 @@
     python -m experiments.report --workdir=DIR [--trajectories=N] [--out=FILE]
 
 DIR is the directory of a run of experiments.train, ended or not. Writes DIR/report.html
-and touches nothing else: results before and after, curves of all metrics, and recorded
-trajectories with their groups side by side, each memory as a line over the turns, and
-the tokens coloured by the credit that training laid on them.
+(or FILE: a new one, or an earlier page of this command) and touches nothing else:
+results before and after, curves of all metrics, and recorded trajectories with their
+groups side by side, each memory as a line over the turns, and the tokens coloured by
+the credit that training laid on them.
 
-Exit codes: 0 done; 2 where DIR is no run, or FILE cannot be written; 3 where the page
-is written but not what is to be said about it.
+Exit codes: 0 done; 2 where DIR is no run, or FILE cannot be written or holds something
+else; 3 where the page is written but not what is to be said about it.
 """
 
 import contextlib
@@ -42,11 +43,12 @@ def main(command: Command) -> int:
         raise ConfigError(f"--trajectories={options.trajectories}: expected at least 1")
     workdir = pathlib.Path(options.workdir)
     out = pathlib.Path(options.out) if options.out else workdir / "report.html"
-    target = _target(out)
 
     from mempo_jax.report.browsing import shown
     from mempo_jax.report.run_files import read_run, status
-    from mempo_jax.report.run_page import page
+    from mempo_jax.report.run_page import START, page
+
+    target = _target(out, START.encode())
 
     try:
         run = read_run(workdir, options.trajectories)
@@ -64,15 +66,29 @@ def main(command: Command) -> int:
     return 0
 
 
-def _target(out: pathlib.Path) -> pathlib.Path:
-    """The file behind all links: a page replaces no link, no device, no pipe."""
+def _target(out: pathlib.Path, start: bytes) -> pathlib.Path:
+    """The file behind all links: a page replaces no link, no device, no pipe, and of
+    files only those that begin with ``start``, as pages do."""
     target = pathlib.Path(os.path.realpath(out))
     if os.path.lexists(target) and not target.is_file():
         raise ConfigError(
             f"--out={out}: expected a regular file or nothing there, found something "
             "else, as a directory, a device or a pipe; name another file"
         )
+    if target.is_file() and not _begins(target, start):
+        raise ConfigError(
+            f"--out={out}: expected nothing there or a page of this command, found "
+            "another file, which would be lost; name another one, or remove it"
+        )
     return target
+
+
+def _begins(file: pathlib.Path, start: bytes) -> bool:
+    try:
+        with file.open("rb") as content:
+            return content.read(len(start)) == start
+    except OSError as error:
+        raise ConfigError(f"--out={file}: {error}") from error
 
 
 def _write(out: pathlib.Path, text: str) -> int:

@@ -49,6 +49,18 @@ def _same(left: str, right: str) -> float:
     return difflib.SequenceMatcher(None, left, right).ratio()
 
 
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields of nested sections by dotted name; tuples as lists, as JSON has them."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            listed = list(value) if isinstance(value, tuple) else value
+            flat[f"{prefix}{name}"] = listed
+    return flat
+
+
 def section(cls: type[T], config: Mapping[str, Any], name: str) -> T:
     """Builds the frozen dataclass ``cls`` from the section ``config[name]``.
 

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "rollout": {"models", "envs", "memory"},
     "evaluation": {"core", "memory", "envs", "models", "rollout"},
     "training": {"core", "memory", "envs", "models", "rollout", "evaluation"},
-    "report": {"core", "memory", "envs", "models", "rollout", "evaluation"},
+    "report": {"core", "memory", "envs", "models", "rollout", "evaluation", "doctor"},
     "planning": {"core", "models", "rollout", "training"},
     "doctor": set(),
     "agent": {"memory", "envs", "models", "rollout", "training"},

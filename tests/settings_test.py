@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from mempo_jax.settings import ConfigError, nearest, section
+from mempo_jax.settings import ConfigError, flatten, nearest, section
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,3 +118,9 @@ def test_nearest_prefers_the_last_part(name, expected):
 
 def test_nearest_of_nothing():
     assert nearest("x", []) is None
+
+
+def test_fields_by_dotted_name():
+    config = {"seed": 1, "env": {"name": "x", "babi": {"tasks": (1, 2)}}, "reward": {}}
+    flat = {"seed": 1, "env.name": "x", "env.babi.tasks": [1, 2]}
+    assert flatten(config) == flat

@@ -67,8 +67,8 @@ def lost_dialogue(record: Record) -> Finding | None:
 def entropy_explosion(record: Record) -> Finding | None:
     """The policy knows less and less what it wants to say."""
     table = record.table
-    first, last = table.early("entropy"), table.late("entropy")
-    ends = table.early("success"), table.late("success")
+    first, last = table.ends("entropy")
+    ends = table.ends("success")
     if None in (first, last, *ends) or last.mean < SWOLLEN * first.mean:
         return None
     if not differ(first, last, 3) or ends[1].mean > ends[0].mean:
@@ -94,7 +94,7 @@ def entropy_explosion(record: Record) -> Finding | None:
 def entropy_collapse(record: Record) -> Finding | None:
     """The policy became sure before it was right."""
     table = record.table
-    first, last = table.early("entropy"), table.late("entropy")
+    first, last = table.ends("entropy")
     success, quiet = table.late("success"), table.late("degenerate_groups")
     best = table.extreme("success")
     if None in (first, last, success, quiet) or best.mean < TRIED:

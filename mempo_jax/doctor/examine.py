@@ -42,6 +42,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     progress.late_collapse,
     tasks.constant_reward,
     tasks.low_diversity,
+    writing.actions_cut,
     writing.malformed_ops,
     machinery.penalties_at_floor,
     memory_use.memory_unused,

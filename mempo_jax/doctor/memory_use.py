@@ -41,7 +41,7 @@ def write_only(record: Record) -> Finding | None:
     """A memory that is filled and never read."""
     table = record.table
     success = table.late("success")
-    before, last = table.early("write_only_rate"), table.late("write_only_rate")
+    before, last = table.ends("write_only_rate")
     if last is None or last.mean < WRITE_ONLY:
         before, last = (
             look("ops_per_turn/recall") for look in (table.early, table.late)
@@ -103,10 +103,7 @@ def memory_unused(record: Record) -> Finding | None:
     """Next to no writes, or rewrites of the block."""
     table = record.table
     kind = "rewrite" if _rolling(record) else "write"
-    last, before = (
-        table.late(f"ops_per_turn/{kind}"),
-        table.early(f"ops_per_turn/{kind}"),
-    )
+    before, last = table.ends(f"ops_per_turn/{kind}")
     turns, success = table.late("turns"), table.late("success")
     if None in (last, before, turns, success):
         return None
@@ -168,8 +165,8 @@ def recalls_find_nothing(record: Record) -> Finding | None:
 def bank_growth(record: Record) -> Finding | None:
     """The memory grows, or stays full, and it does not pay."""
     table = record.table
-    first, last = table.early("bank_size"), table.late("bank_size")
-    ends = table.early("success"), table.late("success")
+    first, last = table.ends("bank_size")
+    ends = table.ends("success")
     if None in (first, last, *ends):
         return None
     if len(table.measured("bank_size")) < ENOUGH:

@@ -11,15 +11,15 @@ import json
 import math
 import pathlib
 import time
-from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from mempo_jax.doctor.columns import Columns
 from mempo_jax.doctor.complaints import Complaints, read_complaints
 from mempo_jax.doctor.table import Table
-from mempo_jax.settings import ConfigError
+from mempo_jax.settings import ConfigError, flatten
 
 METRICS, SUMMARY = "metrics.jsonl", "summary.json"
 
@@ -158,8 +158,7 @@ def _last_machine(noted: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_metrics(file: pathlib.Path) -> dict[str, Any]:
     """Columns from lines, one line at a time: the file may be larger than memory."""
-    steps, columns = array("q"), {}
-    broken, cut_off = 0, False
+    columns, broken, cut_off = Columns(), 0, False
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -168,21 +167,15 @@ def _read_metrics(file: pathlib.Path) -> dict[str, Any]:
                 if row is None:
                     broken += bool(line.strip()) and not cut_off
                     continue
-                _append(columns, row, len(steps))
-                steps.append(row["step"])
+                columns.add(row)
     except OSError as error:
         raise ConfigError(f"{file}: {error}") from error
-    number = len(steps)
-    for values in columns.values():
-        values.extend([math.nan] * (number - len(values)))
-    at = np.frombuffer(steps, np.int64) if number else np.zeros(0, np.int64)
-    keep = _last_of_each(at)
-    made = {name: np.frombuffer(v, np.float64)[keep] for name, v in columns.items()}
+    number, table = len(columns), columns.table()
     return {
-        "table": Table(at[keep], made),
+        "table": table,
         "broken_lines": broken,
         "cut_off": cut_off,
-        "repeated_steps": number - len(keep),
+        "repeated_steps": number - len(table),
     }
 
 
@@ -195,42 +188,3 @@ def _row(line: str) -> dict[str, Any] | None:
     step = row.get("step") if isinstance(row, dict) else None
     fits = isinstance(step, int) and abs(step) < 2**62
     return row if fits else None
-
-
-def _append(columns: dict[str, array], row: dict[str, Any], at: int) -> None:
-    """Adds the numbers of a row to their columns; what is no number is left out."""
-    for name, value in row.items():
-        kind = type(value)  # faster than isinstance, a hundred times a row
-        if (kind is not float and kind is not int and kind is not bool) or (
-            name == "step"
-        ):
-            continue
-        values = columns.get(name)
-        if values is None:
-            values = columns[name] = array("d")
-        if len(values) < at:
-            values.extend([math.nan] * (at - len(values)))
-        try:
-            values.append(value)
-        except OverflowError:  # an integer beyond all floats
-            values.append(math.inf)
-
-
-def _last_of_each(steps: np.ndarray) -> np.ndarray:
-    """Indices that put steps in order, of each the row that was written last."""
-    order = np.argsort(steps, kind="stable")
-    ordered = steps[order]
-    last = np.ones(len(order), bool)
-    last[:-1] = ordered[1:] != ordered[:-1]
-    return order[last]
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields of nested sections by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat

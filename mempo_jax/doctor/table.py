@@ -84,6 +84,10 @@ class Table:
         rows = self.measured(metric)
         return self.window(metric, rows[len(rows) - _length(len(rows)) :])
 
+    def ends(self, metric: str) -> tuple[Window | None, Window | None]:
+        """``early`` and ``late``, both or neither of them there."""
+        return self.early(metric), self.late(metric)
+
     def whole(self, metric: str) -> Window | None:
         """All rows in which it was measured; None below ``SHORTEST`` of them."""
         return self.window(metric, self.measured(metric))

@@ -146,7 +146,7 @@ def tasks_too_hard(record: Record) -> Finding | None:
 
 def tasks_too_easy(record: Record) -> Finding | None:
     """Everybody solves everything, from the first step on."""
-    first, last = record.table.early("success"), record.table.late("success")
+    first, last = record.table.ends("success")
     quiet = silent(record)
     if quiet is None or first is None or last is None or quiet.mean < MOST:
         return None

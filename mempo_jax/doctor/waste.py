@@ -70,8 +70,8 @@ def slower(record: Record) -> Finding | None:
     table = record.table
     if len(table) < 2 * SHORTEST:
         return None
-    times = table.early("seconds"), table.late("seconds")
-    work = table.early("tokens_per_trajectory"), table.late("tokens_per_trajectory")
+    times = table.ends("seconds")
+    work = table.ends("tokens_per_trajectory")
     if None in times or None in work:
         return None
     if times[1].median < SLOWER * times[0].median:
@@ -135,8 +135,8 @@ def probes_dear(record: Record) -> Finding | None:
 def longer(record: Record) -> Finding | None:
     """Trajectories grow, and it does not help."""
     table = record.table
-    size = table.early("tokens_per_trajectory"), table.late("tokens_per_trajectory")
-    success = table.early("success"), table.late("success")
+    size = table.ends("tokens_per_trajectory")
+    success = table.ends("success")
     if None in size or None in success:
         return None
     if size[1].mean < LONGER * size[0].mean or not differ(*size, 3):

@@ -10,13 +10,49 @@ from mempo_jax.doctor.table import differ
 GOOD = 0.9  # success at which a habit does no harm
 MERGED = 0.3  # of the accepted writes
 REPEATED = 0.3  # of the writes
+CUT = 0.1  # of the turns
 SPOILT = 0.1  # malformed operations a turn
+
+
+def actions_cut(record: Record) -> Finding | None:
+    """Turns that end because their tokens are spent."""
+    table = record.table
+    last, success = table.late("cut_turn_rate"), table.late("success")
+    if last is None or last.mean <= CUT:
+        return None
+    harmless = success is not None and success.mean >= GOOD
+    grave = last.mean > 5 * CUT and not harmless
+    return Finding(
+        "actions_cut",
+        NOTE if harmless else PROBLEM if grave else WARNING,
+        f"{share(last.mean)} of the turns end because their tokens are spent, and not "
+        "where the policy ends them.",
+        "An operation that is not closed by then is malformed, and what was to follow "
+        "is lost. Or the policy has not learnt to end its turns, and pays for all of "
+        "them in full.",
+        (
+            last.seen(),
+            *table.latest("cut_trajectory_rate", "malformed_rate", "success"),
+        ),
+        (
+            f"raise {field(record, 'sampling.max_new_tokens')} (and the last of "
+            "config.train.length_buckets)",
+            f"ask for less at a time: {field(record, 'context.instructions')}",
+            f"teach the form for longer: {field(record, 'train.cold_start_steps')}",
+        ),
+        may_cause=(
+            *("malformed_ops", "only_penalties", "tasks_too_hard", "memory_unused"),
+            *("penalties_at_floor", "success_flat"),
+        )
+        if grave
+        else ("malformed_ops",),
+    )
 
 
 def malformed_ops(record: Record) -> Finding | None:
     """Operations that could not be read or done."""
     table = record.table
-    first, last = table.early("malformed_rate"), table.late("malformed_rate")
+    first, last = table.ends("malformed_rate")
     if first is None or last is None or last.mean < SPOILT:
         return None
     rose = last.mean > 2 * first.mean and differ(first, last, 3)
@@ -51,7 +87,7 @@ def merge_rate_high(record: Record) -> Finding | None:
     last = table.late("merge_rate")
     if last is None or last.mean <= MERGED or _writes_little(record):
         return None
-    ends = table.early("success"), table.late("success")
+    ends = table.ends("success")
     helps = None not in ends and (
         ends[1].mean >= GOOD or (ends[1].mean > ends[0].mean and differ(*ends, 3))
     )

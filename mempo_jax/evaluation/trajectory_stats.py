@@ -112,6 +112,8 @@ def step_stats(trajectories: Sequence[Trajectory], group_size: int) -> dict[str,
         "rebuilds": _mean([float(t.rebuilds) for t in trajectories]),
         "truncated_rate": _mean([float(t.status == "truncated") for t in trajectories]),
         "overflow_rate": _mean([float(t.status == "overflow") for t in trajectories]),
+        "cut_turn_rate": sum(len(t.cut_turns) for t in trajectories) / turns,
+        "cut_trajectory_rate": _mean([float(bool(t.cut_turns)) for t in trajectories]),
     }
     kinds = ("write", "recall", "merge", "delete", "rewrite", "act", "answer", "skip")
     for kind in kinds:

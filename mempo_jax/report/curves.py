@@ -6,8 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from mempo_jax.doctor.columns import Columns
+from mempo_jax.doctor.table import Table
 from mempo_jax.report.markup import compact, element, escaped, single
-from mempo_jax.report.records import number_of
+from mempo_jax.report.records import TOO_LARGE
 
 PANELS: Mapping[str, Mapping[str, str]] = {  # metrics by panel, as the legend has them
     "success and reward": {"success": "success", "reward": "reward"},
@@ -22,6 +26,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {  # metrics by panel, as the legend h
     "memory": {"bank_size": "entries at the end", "recalls_per_write": "recalls/write"},
     "what goes wrong": {
         "malformed_rate": "malformed",
+        "cut_turn_rate": "cut at the token limit",
         "duplicate_rate": "duplicate writes",
         "merge_rate": "merged writes",
         "write_only_rate": "only ever wrote",
@@ -62,23 +67,23 @@ class Series(NamedTuple):
         return [value for value in self.values if value is not None]
 
 
-def by_step(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def by_step(rows: Iterable[Mapping[str, Any]]) -> Table:
     """The rows in the order of their steps, the last of each; without a step, none."""
-    steps = ((row.get("step"), row) for row in rows)
-    made = {n: row for n, row in steps if type(n) is int and abs(n) < LATEST}
-    return [made[step] for step in sorted(made)]
+    columns = Columns()
+    for row in rows:
+        step = row.get("step")
+        if type(step) is int and abs(step) < LATEST:
+            columns.add(row)
+    return columns.table()
 
 
-def series_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
+def series_of(table: Table) -> dict[str, Series]:
     """Every metric of which something was measured, in the order of appearance."""
-    names = dict.fromkeys(name for row in rows for name in row if name != "step")
-    steps = [row["step"] for row in rows]
-    found = {}
-    for name in names:
-        values = [number_of(row.get(name)) for row in rows]
-        if any(value is not None for value in values):
-            found[name] = _joined(steps, values)
-    return found
+    return {
+        name: _joined(table.steps, values)
+        for name, values in table.columns.items()
+        if _measured(values).any()
+    }
 
 
 def panels(series: Mapping[str, Series]) -> dict[str, dict[str, Series]]:
@@ -159,15 +164,18 @@ class _Frame(NamedTuple):
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
 
-def _joined(steps: list[int], values: list[float | None]) -> Series:
+def _measured(values: np.ndarray) -> np.ndarray:
+    return np.abs(values) < TOO_LARGE  # not where it is NaN
+
+
+def _joined(steps: np.ndarray, values: np.ndarray) -> Series:
     """At most POINTS points: means of so many steps each, at the last of them."""
-    joined = -(-len(steps) // POINTS)
-    if joined <= 1:
-        return Series(steps, values, 1)
+    joined = max(1, -(-len(steps) // POINTS))
     at, means = [], []
     for begin in range(0, len(steps), joined):
-        part = [v for v in values[begin : begin + joined] if v is not None]
-        at.append(steps[min(begin + joined, len(steps)) - 1])
+        some = values[begin : begin + joined]
+        part = some[_measured(some)].tolist()
+        at.append(int(steps[begin : begin + joined][-1]))
         means.append(math.fsum(part) / len(part) if part else None)
     return Series(at, means, joined)
 

@@ -14,18 +14,21 @@ from typing import Any
 
 from mempo_jax.memory import OpRecord
 
+TOO_LARGE = 1e300  # for sums of it to be finite
 Runs = tuple[tuple[int, tuple[int, ...]], ...]  # op, lengths of its tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
     """What a turn saw and said, the reward that it earned; runs: the tokens of what it
-    said (``rollout.credited.Run``), None where the record has none."""
+    said (``rollout.credited.Run``), None where the record has none; cut: whether that
+    was cut by the limit of its tokens."""
 
     observation: str
     action: str
     reward: float | None
     runs: Runs | None
+    cut: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +147,7 @@ def read_record(source: str, value: Mapping[str, Any]) -> Record | None:
 def number_of(value: Any) -> float | None:
     """A finite number, else None: records of other writers may hold NaN."""
     if isinstance(value, bool | int | float):
-        number = float(value) if abs(value) < 1e300 else math.inf
+        number = float(value) if abs(value) < TOO_LARGE else math.inf
         return number if math.isfinite(number) else None
     return None
 
@@ -172,7 +175,8 @@ def _turn(value: Mapping[str, Any], reward: Any) -> Turn:
     fits = sum(sum(lengths) for _, lengths in runs) == len(action)
     known = made is not None and fits and all(n >= 0 for _, ns in runs for n in ns)
     seen = _text(value.get("observation"))
-    return Turn(seen, action, number_of(reward), tuple(runs) if known else None)
+    cut = value.get("cut") is True
+    return Turn(seen, action, number_of(reward), tuple(runs) if known else None, cut)
 
 
 def _op(value: Mapping[str, Any], turns: int) -> OpRecord:

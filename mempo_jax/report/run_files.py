@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from mempo_jax.doctor.table import Table
 from mempo_jax.report import curves
 from mempo_jax.report.choosing import Chosen, choose
 from mempo_jax.report.records import Lines, read_object
@@ -18,7 +19,7 @@ class Run:
 
     name: str
     config: Mapping[str, Any]
-    rows: list[Mapping[str, Any]]
+    metrics: Table
     unreadable: int
     summary: Mapping[str, Any] | None
     before: Mapping[str, Any] | None
@@ -40,11 +41,11 @@ def read_run(path: pathlib.Path, most: int) -> Run | None:
     if config is None and not metrics.is_file() and not folder.is_dir():
         return None
     lines = Lines(metrics)
-    rows = curves.by_step(lines) if metrics.is_file() else []
+    table = curves.by_step(lines if metrics.is_file() else ())
     return Run(
         name=path.resolve().name,
         config=config or {},
-        rows=rows,
+        metrics=table,
         unreadable=lines.unreadable,
         summary=read_object(path / "summary.json"),
         before=read_object(path / "evaluation_cold_start.json"),
@@ -57,7 +58,7 @@ def status(run: Run) -> str:
     """How far the run has come, in one plain line."""
     planned = run.config.get("train", {})
     steps = planned.get("steps") if isinstance(planned, Mapping) else None
-    done = run.rows[-1]["step"] + 1 if run.rows else 0
+    done = int(run.metrics.steps[-1]) + 1 if len(run.metrics) else 0
     of = f" of {steps:,}" if type(steps) is int else ""
     told = f"{done:,}{of} training steps recorded"
     if run.summary is not None:

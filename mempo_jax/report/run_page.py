@@ -9,14 +9,17 @@ import base64
 import hashlib
 import importlib.resources
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mempo_jax.report import browsing, curves, results
 from mempo_jax.report.markup import compact, count, element, escaped, inert, note
 from mempo_jax.report.records import number_of
 from mempo_jax.report.run_files import Run, status
+from mempo_jax.settings import flatten
 
+# How every page begins, and so how one is known again.
+START = '<!doctype html>\n<html lang="en" data-colour="advantage"><head>'
 FACTS = {  # of the config, as they are called on the page
     "policy.path": "policy",
     "env.name": "task",
@@ -53,14 +56,11 @@ def page(run: Run) -> str:
         + _section("config", "Config", _config(run))
     )
     body = f"<main>{main}</main><script>{script}</script>"
-    return (
-        '<!doctype html>\n<html lang="en" data-colour="advantage">'
-        f"<head>{head}</head><body>{body}</body></html>\n"
-    )
+    return f"{START}{head}</head><body>{body}</body></html>\n"
 
 
 def _header(run: Run) -> str:
-    flat = dict(_flat(run.config))
+    flat = flatten(run.config)
     facts = [f"{told} {_fact(flat[key])}" for key, told in FACTS.items() if key in flat]
     jumps = "".join(
         element("button", name, type="button", data_go=name.lower())
@@ -100,7 +100,7 @@ def _results(run: Run) -> str:
 
 
 def _curves(run: Run) -> str:
-    series = curves.series_of(run.rows)
+    series = curves.series_of(run.metrics)
     if not series:
         return note("No metrics are recorded yet.")
     parts = []
@@ -150,14 +150,6 @@ def _fact(value: Any) -> str:
     if known is not None:
         return compact(known)
     return str(value) or "nano"
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _asset(name: str) -> str:

@@ -108,12 +108,13 @@ def _row(
     log = {id(op): place for place, op in enumerate(record.log)}
     done = "".join(_op(record, op, log[id(op)], shades) for op in ops)
     others = _others(record, n, shades)
+    cut = element("div", "cut at the token limit", class_="bad") if turn.cut else ""
     earned = "" if not turn.reward else signed(turn.reward)
     cells = (
         element("th", str(n), scope="row"),
         element("td", seen, class_="text", dir="auto"),
         element("td", said(record, n, shades), class_="text said", dir="auto"),
-        element("td", done + others, class_="ops"),
+        element("td", done + cut + others, class_="ops"),
         element("td", earned, class_="number"),
     )
     return element("tr", "".join(cells))

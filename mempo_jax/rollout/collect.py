@@ -69,12 +69,14 @@ class _Run:
         self.builder = SegmentBuilder(tok)
         self.sampling = False  # a turn is under way
         self.failure: str | None = None
+        self.cut_turns: list[int] = []
 
     def finish(self, limit_s: float) -> Trajectory:
         job = self.job
-        return finished(
+        made = finished(
             job.task, job.sample, self.episode, self.builder, self.failure, limit_s
         )
+        return dataclasses.replace(made, cut_turns=tuple(self.cut_turns))
 
     def fail(self, error: Exception) -> None:
         """A fault of the environment or of one request costs this trajectory; others
@@ -213,6 +215,8 @@ class Collector:
             self._foresee([pair for pairs in asked for pair in pairs])
         for run, action in actions:
             run.builder.acted(action.tokens, action.log_probs, run.episode.turn)
+            if action.finish == "length":
+                run.cut_turns.append(run.episode.turn)
             offsets = self._tokenizer.offsets(action.tokens)
             run.episode.decide(action.text, offsets, action.finish == "stop")
         calls = [run.episode.advance for run, _ in actions]

@@ -38,6 +38,7 @@ class Trajectory:
     question_scores: tuple[float, ...] = ()  # of questions, or parts
     hygiene: Hygiene | None = None  # of what it wrote, at its end; texts not compared
     credit: TokenCredit | None = None  # where training noted it
+    cut_turns: tuple[int, ...] = ()  # whose action was cut by the limit of its tokens
 
     @property
     def valid(self) -> bool:
@@ -60,7 +61,7 @@ class Trajectory:
             "failure": self.failure,
             "goal": self.goal,
             "turns": [
-                {"observation": o, "action": a} | self._tokens_json(turn)
+                {"observation": o, "action": a} | self._turn_json(turn)
                 for turn, (o, a) in enumerate(zip(self.observations, self.actions))
             ],
             "answers": self.answers,
@@ -78,10 +79,13 @@ class Trajectory:
             **({} if self.credit is None else {"credit": self.credit.to_json()}),
         }
 
-    def _tokens_json(self, turn: int) -> dict[str, Any]:
-        """Runs of tokens as (op, lengths), where they are known."""
+    def _turn_json(self, turn: int) -> dict[str, Any]:
+        """Runs of tokens as (op, lengths), where they are known; cut, where it is."""
+        cut = {"cut": True} if turn in self.cut_turns else {}
         runs = None if self.credit is None else self.credit.runs[turn]
-        return {} if runs is None else {"tokens": [[op, list(n)] for op, n in runs]}
+        if runs is None:
+            return cut
+        return {"tokens": [[op, list(n)] for op, n in runs]} | cut
 
 
 def _op_json(record: OpRecord) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.settings import ConfigError
+from mempo_jax.settings import ConfigError, flatten
 from mempo_jax.training import machine, processes
 from mempo_jax.training.placing import pieces
 
@@ -248,18 +248,6 @@ def identity(params: Any) -> str:
         for part in pieces(leaf):
             digest.update(part.tobytes())
     return digest.hexdigest()
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields by dotted name; tuples as lists, as JSON has them."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            listed = list(value) if isinstance(value, tuple) else value
-            flat[f"{prefix}{name}"] = listed
-    return flat
 
 
 def write_text(file: pathlib.Path, text: str) -> None:

@@ -42,6 +42,15 @@ def test_rounding_is_told_from_other_arithmetic():
     assert "Other samples were drawn" in found.why
 
 
+@pytest.mark.parametrize(
+    ("metric", "by", "rounding"),
+    [("bank_size", 1e-4, True), ("log_prob_gap", 2e-6, False)],
+)
+def test_rounding_is_measured_by_the_size_of_the_figure(metric, by, rounding):
+    [found] = differences(run(), run(changed(metric, 3, by)))
+    assert ("by rounding alone" in found.what) == rounding
+
+
 def test_fields_that_differ_come_first_and_explain():
     other = run(changed("loss", 0, 0.1), fields={"train__learning_rate": 0.05})
     fields, runs = differences(run(), other)

@@ -7,13 +7,14 @@ import numpy as np
 from configs import base
 from mempo_jax.doctor import record as records
 from mempo_jax.doctor.table import Table
+from mempo_jax.settings import flatten
 
 STEPS = 100
 
 
 def config(**changes):
     """The base config by dotted name; ``train__steps=3`` changes train.steps."""
-    flat = records.flatten(base.get_config().to_dict())
+    flat = flatten(base.get_config().to_dict())
     for name, value in changes.items():
         field = name.replace("__", ".")
         assert field in flat, field
@@ -77,6 +78,8 @@ def healthy(steps=STEPS):
         "groups_resampled": np.zeros(steps),
         "overflow_rate": np.zeros(steps),
         "truncated_rate": np.zeros(steps),
+        "cut_turn_rate": np.full(steps, 0.01),
+        "cut_trajectory_rate": np.full(steps, 0.05),
         "ops_per_turn/write": np.full(steps, 0.4),
         "ops_per_turn/recall": np.full(steps, 0.1),
         "ops_per_turn/rewrite": np.zeros(steps),

@@ -10,9 +10,10 @@ from configs import base
 from mempo_jax import doctor
 from mempo_jax.doctor.examine import DIAGNOSES, examine
 from mempo_jax.doctor.findings import FIELD, SEVERITIES
-from mempo_jax.doctor.record import flatten
+from mempo_jax.settings import flatten
 from tests.doctor.doctor_case import STEPS, ramp, run
-from tests.doctor.sick_cases import NEAR, SICK
+from tests.doctor.near_cases import NEAR
+from tests.doctor.sick_cases import SICK
 
 
 def cases(table):

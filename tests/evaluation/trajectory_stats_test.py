@@ -115,6 +115,7 @@ def test_figures_of_a_step():
             rebuilds=3,
             tokens_total=20,
             tokens_peak=7,
+            cut_turns=(0, 3),
         ),
         seen(
             [],
@@ -144,6 +145,8 @@ def test_figures_of_a_step():
         "tokens_peak": 9,
         "failed_trajectories": 0,
         "overflow_rate": 0.5,
+        "cut_turn_rate": 2 / 8,
+        "cut_trajectory_rate": 1 / 2,
         "ops_per_turn/write": 3 / 8,
         "ops_per_turn/recall": 2 / 8,
         "ops_per_turn/skip": 1 / 8,

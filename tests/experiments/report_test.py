@@ -11,7 +11,10 @@ import pytest
 
 from experiments import report
 from experiments.launch import launch
+from mempo_jax.report.run_page import START
 from tests.report import run_case
+
+BEFORE = f"{START}the one before"
 
 
 def run(*words):
@@ -103,15 +106,39 @@ def test_only_a_file_is_replaced(folder, tmp_path):
     assert loop.is_symlink()
 
 
+@pytest.mark.parametrize(
+    "name", ["config.json", "metrics.jsonl", "summary.json", "lock", "link"]
+)
+def test_no_file_but_a_page_is_replaced(folder, name, monkeypatch):
+    (folder / "lock").touch()  # empty, and held by a run
+    (folder / "link").symlink_to(folder / "config.json")
+    before = contents(folder)
+    monkeypatch.setattr("mempo_jax.report.run_files.read_run", None)  # before any work
+    code, out, err = run(f"--workdir={folder}", f"--out={folder / name}")
+    assert (code, out) == (2, "")
+    assert f"--out={folder / name}: expected nothing there or a page" in err
+    assert err.count("\n") == 1
+    assert contents(folder) == before
+
+
+def test_a_page_is_replaced(folder):
+    for trajectories, shown in (("10", "10 of 20"), ("20", "20 of 20")):
+        code, _, err = run(f"--workdir={folder}", f"--trajectories={trajectories}")
+        assert (code, err) == (0, "")
+        assert shown in (folder / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_link_stays_and_its_file_is_written(folder, tmp_path, there):
     page, link = tmp_path / "elsewhere.html", tmp_path / "link.html"
     link.symlink_to(page)
     if there:
-        page.write_text("the one before")
+        page.write_text(BEFORE)
     assert run(f"--workdir={folder}", f"--out={link}")[0] == 0
     assert link.is_symlink()
-    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(START)
+    assert "the one before" not in text
 
 
 def ended(folder, output, unbuffered="1"):
@@ -146,7 +173,7 @@ def test_an_output_that_takes_nothing_ends_in_one_line(folder, tmp_path):
 
 
 def test_a_page_that_was_there_survives_a_failed_writing(folder, monkeypatch):
-    (folder / "report.html").write_text("the one before")
+    (folder / "report.html").write_text(BEFORE)
 
     def fail(*given):
         raise OSError("no space left")
@@ -155,5 +182,5 @@ def test_a_page_that_was_there_survives_a_failed_writing(folder, monkeypatch):
     code, _, err = run(f"--workdir={folder}")
     assert code == 2
     assert "no space left" in err
-    assert (folder / "report.html").read_text() == "the one before"
+    assert (folder / "report.html").read_text() == BEFORE
     assert not list(folder.glob("*.writing"))

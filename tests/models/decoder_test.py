@@ -9,29 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.families import read_config
 from mempo_jax.models.hf import load_params
+from tests.models.decoder_case import SMALL
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 GOLDENS = (
     *("llama", "qwen2", "qwen3"),
     *("llama_linear", "llama_llama3", "qwen2_yarn"),
-)
-SMALL = DecoderConfig(
-    vocab_size=40,
-    width=16,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    mlp_width=24,
-    rope_theta=1e4,
-    norm_eps=1e-5,
-    tied=True,
-    qkv_bias=False,
-    qk_norm=False,
-    max_positions=64,
 )
 VARIANTS = {
     "llama": SMALL,

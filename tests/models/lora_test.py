@@ -7,24 +7,11 @@ import numpy as np
 import pytest
 
 from mempo_jax.models import lora
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.lora import Lora
+from tests.models.decoder_case import SMALL
 
-CONFIG = DecoderConfig(
-    vocab_size=40,
-    width=16,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    mlp_width=24,
-    rope_theta=1e4,
-    norm_eps=1e-5,
-    tied=True,
-    qkv_bias=True,
-    qk_norm=False,
-    max_positions=64,
-)
+CONFIG = dataclasses.replace(SMALL, qkv_bias=True)
 ALL = Lora(rank=3, alpha=6.0, targets=tuple(lora.PROJECTIONS))
 SOME = Lora(rank=2, alpha=5.0, targets=("query", "down"))
 MODEL = LanguageModel(CONFIG, jnp.float32)

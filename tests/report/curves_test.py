@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import tracemalloc
 
 import pytest
 
@@ -37,6 +38,22 @@ def test_values_stand_where_they_belong():
     read = Read(page)
     assert read.text.startswith("a title")
     assert "a from 0 to 2" in dict(read.elements)["svg"]["aria-label"]
+
+
+def test_0_stands_where_its_line_does_and_the_highest_below_the_edge():
+    made = series([{"step": n, "a": n - 2.0} for n in range(5)])
+    page = curves.figure("a", {"a": made["a"]})
+    ys = [y for _, y in heights(page)[0]]
+    assert ys[0] == curves.HEIGHT - curves.BOTTOM, "the lowest is the bottom"
+    assert curves.TOP + 3 < ys[-1] < curves.TOP + 12
+    lines = {
+        told: float(y)
+        for y, told in re.findall(
+            r'<line x1="[^"]*" x2="[^"]*" y1="([^"]*)"[^>]*><text[^>]*>([^<]*)', page
+        )
+    }
+    assert lines["0"] == pytest.approx(ys[2], abs=0.1)
+    assert lines["−1"] == pytest.approx(ys[1], abs=0.1)
 
 
 def test_a_gap_is_a_gap_and_a_point_alone_is_a_dot():
@@ -98,3 +115,15 @@ def test_a_curve_that_is_flat(value):
 
 def test_the_running_mean():
     assert curves.running_mean([0, 2, 4, 6, 8, 10]) == [0, 1, 2, 3, 4, 6]
+
+
+def test_a_long_run_is_read_without_its_rows():
+    rows = ({"step": n} | {f"m{m}": n / 7 for m in range(50)} for n in range(4000))
+    tracemalloc.start()
+    try:
+        table = curves.by_step(rows)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(curves.series_of(table)["m3"].values) == curves.POINTS
+    assert peak < 1.5 * 8 * 4000 * 51

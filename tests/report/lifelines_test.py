@@ -132,3 +132,17 @@ def test_a_label_begins_within_the_drawing(turns, text):
     assert float(x) - width * ("leftwards" in kind) >= 0
     assert "詞語" in told or "…" in told
     assert turns < 5 or float(x) + width * ("leftwards" not in kind) < 760
+
+
+@pytest.mark.parametrize(
+    ("op", "marked"),
+    [
+        (run_case.op(0, "write", "new", [0]), False),
+        (run_case.op(0, "write", "duplicate", [0]), True),
+        (run_case.op(0, "recall", "recalled", error="no_number"), True),
+    ],
+)
+def test_a_strip_frames_what_failed(op, marked):
+    drawing = strips.strip(record(ops=[op]), strips.axis_of(5), 0)
+    assert (f'class="op {op["kind"]} failed"' in drawing) == marked
+    assert (f'class="op {op["kind"]}"' in drawing) != marked

@@ -59,6 +59,15 @@ def test_what_stands_at_the_top(page):
     assert "Ended: 20 of 20 training steps recorded." in text
     assert "task ledger · credit ops_only, attribution · seed 0" in text
     assert "success, sampled0.50from 0.50" in text
+    assert text.count("0.50 [0.40, 0.60]") == 2 * len(run_case.MEASURED)
+    headings = re.findall(r"(held-out|step \d+) ledger/(\w+)/", text)
+    assert (
+        headings
+        == [("step 0", "train")] * 2
+        + [("step 10", "train")] * 2
+        + [("held-out", "test")] * 2
+    )
+    assert "token advantage = credit weight" in text
     assert "20 of 20 recorded trajectories, in 6 groups from 2 of 2 steps." in text
     assert "own_metric" in text
 
@@ -79,6 +88,15 @@ def test_a_trajectory_is_shown_turn_by_turn(page):
     )
     assert "weighs 0: write_cost 3.00" in read.text
     assert "group advantage +1.00" in read.text
+
+
+def test_a_turn_that_was_cut_is_told(tmp_path):
+    folder, made = run_case.write(tmp_path / "run"), run_case.record()
+    made["turns"][2]["cut"] = True
+    run_case.lines(folder / "trajectories" / "step_000000.jsonl", [made])
+    rows = Read(parts(page_of(folder))[1]["t0-0"]).rows
+    told = [row[0] for row in rows if "cut at the token limit" in "".join(row)]
+    assert told == ["2"]
 
 
 def test_tokens_carry_the_colours_of_their_numbers(page):
@@ -112,6 +130,7 @@ def test_records_without_credit_are_shown_and_said_so(tmp_path):
     assert "These records have no token credit: texts are not coloured." in page
     assert "tokens coloured by" not in page
     assert 'class="run' not in page
+    assert "token advantage = credit weight" not in page
     assert "write</span> <span" in parts(page)[1]["t0-0"]
 
 
@@ -121,6 +140,8 @@ def test_records_of_both_kinds_stand_beside_each_other(tmp_path):
     run_case.lines(folder / "trajectories" / "step_000000.jsonl", old)
     _, closed = parts(page_of(folder))
     assert "it is not coloured" in closed["t0-0"]
+    assert 'class="credit"' not in closed["t0-0"]
+    assert 'class="credit"' in closed["t1-0"]
     assert "it is not coloured" not in closed["t1-0"]
 
 

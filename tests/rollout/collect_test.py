@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.envs import Status, Task
+from mempo_jax.memory import closing_tags
 from mempo_jax.rollout.collect import PURPOSES, Job
 from tests.envs.scripted_env import context
 from tests.rollout.tiny import (
@@ -75,6 +76,30 @@ def test_each_sampled_token_is_an_action_exactly_once(engine, rule):
         texts = [TOKENIZER.decode(by_turn[t]) for t in range(len(trajectory.actions))]
         assert texts == trajectory.actions
     assert actions == engine.counters.tokens_generated - before
+
+
+def test_turns_that_the_limit_cut_are_told(engine):
+    made = make_collector(engine).run(jobs(16), decoding(max_new_tokens=7))
+    told = []
+    for trajectory in made:
+        turns = trajectory.to_json()["turns"]
+        for turn, text in enumerate(trajectory.actions):
+            tokens = sampled(trajectory, turn)
+            closed = any(tag in text for tag in closing_tags())
+            ended = closed or tokens[-1] in TOKENIZER.stop_ids
+            assert ended or len(tokens) == 7
+            told.append(turn in trajectory.cut_turns)
+            assert told[-1] == (not ended) == turns[turn].get("cut", False)
+    assert 5 < sum(told) < len(told) - 5
+
+
+def sampled(trajectory, turn):
+    return [
+        token
+        for segment in trajectory.segments
+        for token, acted, at in zip(segment.tokens, segment.is_action, segment.turn_id)
+        if acted and at == turn
+    ]
 
 
 def test_op_ids_point_at_the_tokens_that_spell_the_op(engine):
