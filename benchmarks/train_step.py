@@ -1,7 +1,7 @@
 """Is a training step of ours as fast as one of transformers on torch?
 
     python -m benchmarks.train_step --torch=VENV/bin/python [--case=small]
-        [--rounds=9] [--steps=3] [--threads=2] [--keep-memory] [--json=FILE]
+        [--rounds=9] [--steps=3] [--threads=2] [--memory=plain] [--json=FILE]
 
 Forward, backward, clipped AdamW in float32 on the same batches from the same Hugging
 Face directory of random weights. Each side is a process of its own, in its own virtual
@@ -34,11 +34,16 @@ CASES = {  # rows, length, and the shape of a Llama
 WARM_UP, AGREE = 2, 1e-3
 HERE = pathlib.Path(__file__).parent
 # glibc gives freed memory back to the system, and its fresh pages cost time at every
-# step: more with us, where all temporary memory is one piece. With these it keeps it.
-KEEP_MEMORY = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": "2000000000",
+# step: more with us, where all temporary memory is one piece. "huge" makes them 2 MB
+# where the system lets programs ask for that, "kept" keeps them.
+MEMORY = {
+    "plain": {},
+    "huge": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    "kept": {
+        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": "2000000000",
+    },
 }
 
 
@@ -57,8 +62,8 @@ def run(options: argparse.Namespace, say) -> dict:
     rows, length, shape = CASES[options.case]
     figures = {"case": options.case, "rows": rows, "length": length}
     figures |= {"machine": _machine.facts(), "load_before": _machine.load()}
-    figures["keep_memory"] = options.keep_memory
-    extra = KEEP_MEMORY if options.keep_memory else {}
+    figures["memory"] = options.memory
+    extra = MEMORY[options.memory]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         figures["parameters"] = _make_policy(pathlib.Path(folder), shape, length)
         given = (folder, *map(str, (rows, length, options.threads)))
@@ -88,7 +93,8 @@ def _process(
     command: tuple[str, ...], threads: int, extra: dict[str, str]
 ) -> Iterator[subprocess.Popen]:
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"}
-    environment.pop("XLA_FLAGS", None)
+    for name in ("XLA_FLAGS", "GLIBC_TUNABLES"):
+        environment.pop(name, None)
     environment |= extra
     process = subprocess.Popen(
         command,
@@ -176,8 +182,8 @@ def _table(figures: dict, options: argparse.Namespace) -> str:
     lines = [
         f"{figures['case']}: {figures['parameters'] / 1e6:.1f} M parameters, "
         f"{figures['rows']} x {figures['length']} tokens, float32, {options.threads} "
-        f"threads, {options.rounds} rounds of {options.steps} steps"
-        + (", freed memory kept" if options.keep_memory else ""),
+        f"threads, {options.rounds} rounds of {options.steps} steps, memory: "
+        f"{options.memory}",
         f"cpu: {machine['cpu']}, {machine['cores']} cores; load before "
         f"{figures['load_before']}, after {figures['load_after']}",
     ]
@@ -216,7 +222,7 @@ def options_parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=9)
     add("--steps", type=int, default=3, help="steps of a turn")
     add("--threads", type=int, default=2)
-    add("--keep-memory", action="store_true", help="both sides keep freed memory")
+    add("--memory", choices=sorted(MEMORY), default="plain", help="pages, both sides")
     add("--json", default="", help="a file for all figures")
     return parser
 

@@ -93,8 +93,7 @@ _attend.defvjp(_forward, _backward)
 
 def _block(keys, values, token_mask, number, queries):
     """A block's result [B, K, G*n, C] and log-denominators f32 [B, K, G*n]."""
-    scores, seen = _scores(keys, token_mask, number, queries)
-    scores = jnp.where(seen, scores, _UNSEEN)
+    scores = _scores(keys, token_mask, number, queries)
     most = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - most)
     total = jnp.sum(weights, axis=-1, keepdims=True)
@@ -107,8 +106,8 @@ def _block_slopes(
     keys, values, token_mask, sums, number, queries, slope, mean, log_total
 ):
     """Adds a block's slopes of keys and values to ``sums``; its slopes of queries."""
-    scores, seen = _scores(keys, token_mask, number, queries)
-    weights = jnp.where(seen, jnp.exp(scores - log_total[..., None]), 0)
+    scores = _scores(keys, token_mask, number, queries)
+    weights = jnp.exp(scores - log_total[..., None])
     of_weights = _product("bknc,bksc->bkns", slope, values)
     of_scores = weights * (of_weights - mean) * keys.shape[-1] ** -0.5
     of_scores = of_scores.astype(keys.dtype)
@@ -120,11 +119,11 @@ def _block_slopes(
 
 
 def _scores(keys, token_mask, number, queries):
-    """Scores f32 [B, K, G*n, S] and which of them count, bool [B, 1, G*n, S]."""
+    """f32 [B, K, G*n, S]; those that do not count are so low that nothing is left."""
     scores = _product("bknc,bksc->bkns", queries, keys) * keys.shape[-1] ** -0.5
     positions = number * BLOCK + jnp.arange(queries.shape[2]) % BLOCK
     causal = jnp.arange(keys.shape[2]) <= positions[:, None]
-    return scores, (causal & token_mask[:, None])[:, None]
+    return jnp.where((causal & token_mask[:, None])[:, None], scores, _UNSEEN)
 
 
 def _product(letters: str, left: Array, right: Array) -> Array:

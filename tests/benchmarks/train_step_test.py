@@ -11,7 +11,7 @@ from benchmarks import _train_batches, train_step
 def test_our_side_runs_and_learns_what_it_is_given(tmp_path):
     file = tmp_path / "figures.json"
     words = ["--case=tiny", "--rounds=2", "--steps=1", f"--json={file}"]
-    words.append("--keep-memory")
+    words += ["--memory", "huge"]
     lines = []
     options = train_step.options_parser().parse_args(words)
     figures = train_step.run(options, lines.append)
@@ -21,7 +21,7 @@ def test_our_side_runs_and_learns_what_it_is_given(tmp_path):
     assert len(side["losses"]) == train_step.WARM_UP + 2
     assert side["losses"][0] == pytest.approx(np.log(64), abs=0.5)
     assert "tiny: 0.0 M parameters, 2 x 16 tokens" in lines[0]
-    assert "steps, freed memory kept" in lines[0]
+    assert "steps, memory: huge" in lines[0]
     assert "1.00 x" in lines[0]
 
 
