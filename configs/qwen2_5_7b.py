@@ -9,11 +9,12 @@ slice of several hosts, each host sees it under the same path. All weights are t
 Hardware: 16 chips of 16 GiB (v5e-16), as fsdp 4 x tensor 4. On 4 chips of 95 GiB
 (v5p-8) add --config.mesh.fsdp=1.
 
-Memory, by experiments.plan with --device=v5e-16: 13.6 GiB of 15.8 that a chip has to
+Memory, by experiments.plan with --device=v5e-16: 14.2 GiB of 15.8 that a chip has to
 give, most of it in the train step (an estimate in what the programs make). With fsdp 16
 it does not fit: decoding gathers the weights that fsdp splits, up to 14 GiB, in each
 step; those that tensor splits stay where they are. With 8,192 tokens a context,
-sampling.prefill_buckets=256,512 and 32 slots it is 15.7 GiB: nothing to spare.
+sampling.prefill_buckets=256,512 and 32 slots it is 16.1 GiB, 2 % too much: adapters
+(policy.lora.rank=32) or more chips.
 
 Result: not run.
 """

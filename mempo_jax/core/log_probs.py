@@ -168,74 +168,72 @@ def _columns(
 
 
 def _over_columns(chunk, given, hidden, targets, mask, columns):
-    """Runs ``chunk`` on blocks of ``columns`` tokens of every row, in turn.
+    """Runs ``chunk`` on ``columns`` tokens of every row at a time.
 
     What counts comes first in its row, and the loop ends where the fullest row does:
     tokens that the policy did not say cost no logits.
     """
-    rows, length = targets.shape
-    blocks = -(-length // columns)
-    order = place = None
-    needed = jnp.int32(blocks)
-    if mask is not None:
-        order = jnp.argsort(~mask, axis=1, stable=True)
-        place = jnp.argsort(order, axis=1)
-        fullest = jnp.max(jnp.sum(mask, axis=1, dtype=jnp.int32), initial=0)
-        needed = (fullest + columns - 1) // columns
-
-    def blocked(x):
-        x = _along_rows(x, order)
-        extra = ((0, 0), (0, blocks * columns - length), *((0, 0),) * (x.ndim - 2))
-        x = jnp.pad(x, extra)
-        return x.reshape(rows, blocks, columns, *x.shape[2:]).swapaxes(0, 1)
-
-    outputs = _in_turn(chunk, given, blocked(hidden), blocked(targets), needed)
-    return tuple(
-        _along_rows(x.swapaxes(0, 1).reshape(rows, -1)[:, :length], place)
-        for x in outputs
-    )
+    length = targets.shape[1]
+    mask = jnp.ones(targets.shape, bool) if mask is None else mask
+    order = jnp.argsort(~mask, axis=1, stable=True)
+    beyond = jnp.arange(length, length + -length % columns)  # read as 0, never written
+    beyond = jnp.broadcast_to(beyond, (len(order), beyond.size))
+    order = jnp.concatenate([order, beyond], axis=1)
+    fullest = jnp.max(jnp.sum(mask, axis=1, dtype=jnp.int32), initial=0)
+    needed = (fullest + columns - 1) // columns
+    return _in_turn(chunk, columns, given, hidden, targets, order, needed)
 
 
-def _along_rows(x: Array, order: Array | None) -> Array:
-    """x [B, T, ...] with the tokens of each row in this order, [B, T]."""
-    if order is None:
-        return x
-    return jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 2)), 1)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _in_turn(chunk, columns, given, hidden, targets, order, needed):
+    """``chunk(given, hidden, targets)`` of the first ``needed`` chunks, elsewhere 0.
 
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _in_turn(chunk, given, hidden, targets, needed):
-    """``chunk(given, hidden[n], targets[n])`` for each n below ``needed``, else 0.
-
-    Its gradient makes each chunk's logits again, for as many chunks.
+    Its gradient makes each chunk's logits again. Tokens are taken from where they lie,
+    chunk by chunk: no copy of all states stands beside them.
     """
-    shapes = jax.eval_shape(chunk, given, hidden[0], targets[0])
-    made = tuple(jnp.zeros((len(hidden), *x.shape), x.dtype) for x in shapes)
 
     def step(n, made):
-        new = chunk(given, hidden[n], targets[n])
-        return tuple(all_.at[n].set(x) for all_, x in zip(made, new, strict=True))
+        at = lax.dynamic_slice_in_dim(order, n * columns, columns, 1)
+        new = chunk(given, _taken(hidden, at), _taken(targets, at))
+        return tuple(_put(whole, at, x) for whole, x in zip(made, new, strict=True))
 
-    return lax.fori_loop(0, needed, step, made)
+    first = hidden[:, :1], targets[:, :1]
+    kinds = jax.eval_shape(chunk, given, *first)
+    nothing = tuple(jnp.zeros(targets.shape, kind.dtype) for kind in kinds)
+    return lax.fori_loop(0, needed, step, nothing)
 
 
-def _in_turn_forward(chunk, *arrays):
-    return _in_turn(chunk, *arrays), arrays
+def _in_turn_forward(chunk, columns, *arrays):
+    return _in_turn(chunk, columns, *arrays), arrays
 
 
-def _in_turn_backward(chunk, arrays, slopes):
-    given, hidden, targets, needed = arrays
+def _in_turn_backward(chunk, columns, arrays, slopes):
+    given, hidden, targets, order, needed = arrays
 
     def step(n, sums):
-        _, back = jax.vjp(lambda *x: chunk(*x, targets[n]), given, hidden[n])
-        of_given, of_hidden = back(tuple(slope[n] for slope in slopes))
-        return jax.tree.map(jnp.add, sums[0], of_given), sums[1].at[n].set(of_hidden)
+        at = lax.dynamic_slice_in_dim(order, n * columns, columns, 1)
+        told = _taken(targets, at)
+        _, back = jax.vjp(lambda *x: chunk(*x, told), given, _taken(hidden, at))
+        of_given, of_hidden = back(tuple(_taken(slope, at) for slope in slopes))
+        return jax.tree.map(jnp.add, sums[0], of_given), _put(sums[1], at, of_hidden)
 
     nothing = jax.tree.map(jnp.zeros_like, (given, hidden))
-    return *lax.fori_loop(0, needed, step, nothing), None, None
+    return *lax.fori_loop(0, needed, step, nothing), None, None, None
 
 
 _in_turn.defvjp(_in_turn_forward, _in_turn_backward)
+
+
+@jax.vmap
+def _taken(row: Array, at: Array) -> Array:
+    """Of each row [T, ...] what stands at [C]; 0 beyond its end."""
+    return row.at[at].get(mode="fill", fill_value=0, unique_indices=True)
+
+
+@jax.vmap
+def _put(row: Array, at: Array, new: Array) -> Array:
+    """``_taken`` back into its place."""
+    return row.at[at].set(new, mode="drop", unique_indices=True)
 
 
 def _plain(hidden, unembed, targets, temperature, with_entropy):
