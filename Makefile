@@ -10,6 +10,8 @@ ARGS ?=
 
 env: $(VENV)/.ready
 
+# On a CPU: larger pages for what programs map anew at each run; see docs/machines.md.
+train: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 train: env
 	$(VENV)/bin/python -m experiments.train --config=configs/base.py --workdir=runs/base $(ARGS)
 

@@ -172,7 +172,8 @@ def get_config() -> ConfigDict:
     c.sampling.max_new_tokens = 16  # of one action
     c.sampling.slots = 64  # trajectories generated at once
     c.sampling.decode_chunk = 16  # tokens between looks at the text
-    # Padded lengths of new context; longer ones are fed in pieces of the last.
+    # Padded lengths of new context; longer ones are fed in pieces of the last. One CPU
+    # pads nothing for models with grouped heads: a call has slots x the last at most.
     c.sampling.prefill_buckets = (16, 32, 96)
     c.sampling.drop_degenerate = True  # groups of equal rewards do not train
     c.sampling.max_resample_rounds = 0  # another task in their place, so many times

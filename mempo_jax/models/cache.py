@@ -73,13 +73,18 @@ def empty_cache(
 
 
 def written(
-    keys: Array, values: Array, new: tuple[Array, Array], positions: Array, turned: bool
+    keys: Array,
+    values: Array,
+    new: tuple[Array, Array],
+    rows: Array,
+    positions: Array,
+    turned: bool,
 ) -> tuple[Array, Array]:
     """One layer's keys and values with ``new`` ones, [R, P, K, C] each.
 
-    positions int32 [R, P]; those at or past the length are dropped.
+    rows int32 [R, 1], positions int32 [R, P]: where these belong, or any two of one
+    shape with [..., K, C] of new ones; positions at or past the length are dropped.
     """
-    rows = jnp.arange(len(positions))[:, None]
     at = (rows, slice(None), slice(None), positions)
     keys = keys.at[at if turned else at[:2] + at[3:]].set(new[0], mode="drop")
     return keys, values.at[at[:2] + at[3:]].set(new[1], mode="drop")

@@ -33,8 +33,10 @@ from flax import nnx
 
 from mempo_jax.models.attention import cached_attention, causal_attention, chosen
 from mempo_jax.models.cache import Cache, empty_cache, written
+from mempo_jax.models.flat import Flat, flat_attention
 from mempo_jax.models.layers import Block, DecoderConfig, Ends, rotation_table
 from mempo_jax.models.lora import Lora, attach
+from mempo_jax.models.stacking import Params, in_turn, layer_slice, unstacked
 
 __all__ = [
     "Cache",
@@ -46,7 +48,6 @@ __all__ = [
 ]
 
 Array = jax.Array
-Params = dict[str, Any]
 
 
 class LanguageModel:
@@ -186,7 +187,7 @@ class LanguageModel:
         if turned is None:
             # Elsewhere compilers choose the order in memory, and ``cached_attention``
             # has products of its own for grouped heads alone.
-            turned = c.heads > c.kv_heads and jax.default_backend() == "cpu"
+            turned = c.grouped and jax.default_backend() == "cpu"
         shape = c.layers, rows, c.kv_heads, length, c.head_dim
         return empty_cache(turned, *shape, self.compute_dtype)
 
@@ -202,24 +203,53 @@ class LanguageModel:
         """
         positions = start[:, None] + jnp.arange(tokens.shape[1])
         mask = (jnp.arange(cache.length) <= positions[..., None])[:, None]
+        rows = jnp.arange(len(tokens))[:, None]
+
+        def attend(held, query, *new):
+            held = written(*held, new, rows, positions, cache.turned)
+            return cached_attention(query, *held, mask, cache.turned), held
+
+        single = tokens.shape[1] == 1
+        return self._fed(params, cache, tokens, positions, attend, single)
+
+    def extend_flat(
+        self, params: Params, cache: Cache, flat: Flat, spans: tuple[int, ...]
+    ) -> tuple[Array, Cache]:
+        """``extend`` without padding: feeds the tokens of ``flat`` into their slots.
+
+        Returns the states after the final norm [N, D] and the cache. spans: see
+        ``flat_attention``. All positions of a slot before those fed must have been fed.
+        """
+
+        def attend(held, query, *new):
+            held = written(*held, new, flat.slots, flat.positions, cache.turned)
+            return flat_attention(query, *held, flat, spans, cache.turned), held
+
+        return self._fed(params, cache, flat.tokens, flat.positions, attend, False)
+
+    def _fed(self, params, cache: Cache, tokens, positions, attend, single: bool):
+        """Tokens [..., N] through all layers. ``attend``: from a layer's keys and
+        values of the cache and the new queries, keys and values to what is attended to
+        and the layer's keys and values with the new ones. single: one token a row."""
         rotation = self._rotation(positions)
 
         def layer(x, given):
             layer_params, *held = given
             made = []
 
-            def attend(query, *new):
-                made.extend(written(*held, new, positions, cache.turned))
-                return cached_attention(query, *made, mask, cache.turned)
+            def looked_up(query, *new):
+                seen, after = attend(held, query, *new)
+                made.extend(after)
+                return seen
 
             block = nnx.merge(self._block, layer_params)
-            return block(self._in_place(x), rotation, attend), made
+            return block(self._in_place(x), rotation, looked_up), made
 
         x = self._embed(params, tokens)
-        if self.unroll or tokens.shape[1] == 1:
+        if self.unroll or single:
             layers = range(self.config.layers)
             given = [(layer_slice(params, n), *(h[n] for h in cache)) for n in layers]
-            x, held = _in_turn(layer, x, given)
+            x, held = in_turn(layer, x, given)
         else:
             stacked = (jnp.stack(each) for each in cache)
             x, held = jax.lax.scan(layer, x, (params["layers"], *stacked))
@@ -255,29 +285,3 @@ class LanguageModel:
                 f"{self.config.max_positions}; shorten the context in the run's config "
                 "or raise max_positions in the model's"
             )
-
-
-def _in_turn(layer: Callable, x: Array, given: list) -> tuple[Array, tuple]:
-    """``lax.scan`` laid out, with a tuple for each of the stacked results."""
-    outcomes = []
-    for each in given:
-        x, outcome = layer(x, each)
-        outcomes.append(outcome)
-    return x, tuple(zip(*outcomes))
-
-
-def layer_slice(params: Params, index: int) -> Params:
-    """The parameters of one layer out of the stacked (or unstacked) ones."""
-    layers = params["layers"]
-    if isinstance(layers, tuple):
-        return layers[index]
-    return jax.tree.map(lambda leaf: leaf[index], layers)
-
-
-def unstacked(params: Params) -> Params:
-    """The same with a tuple of layers in place of the stack.
-
-    For ``extend`` within a loop: a slice of the stack there is a copy at every step.
-    """
-    count = jax.tree.leaves(params["layers"])[0].shape[0]
-    return {**params, "layers": tuple(layer_slice(params, n) for n in range(count))}

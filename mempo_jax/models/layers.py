@@ -62,6 +62,11 @@ class DecoderConfig:
         if self.rope_scaling is not None:
             self.rope_scaling.multipliers(self.head_dim, self.rope_theta)
 
+    @property
+    def grouped(self) -> bool:
+        """Whether several query heads share a key head."""
+        return self.heads > self.kv_heads
+
 
 class RMSNorm(nnx.Module):
     """Root-mean-square norm in float32 (Zhang & Sennrich 2019, eq. 4)."""

@@ -1,12 +1,11 @@
 """The slots' cache on the device, and the compiled programs that work on it.
 
-All shapes come from small fixed sets (rows, widths, spans), so nothing compiles after
+All shapes come from small fixed sets (see ``Shapes``), so nothing compiles after
 ``warm_up``. A call takes the smallest that holds what it is given.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -17,40 +16,16 @@ import jax
 import numpy as np
 
 from mempo_jax.models.decoder import Cache, LanguageModel, unstacked
+from mempo_jax.rollout import flat_calls
 from mempo_jax.rollout import generate as programs
 from mempo_jax.rollout.sampler import Counters
+from mempo_jax.rollout.shapes import Shapes
 from mempo_jax.rollout.slots import Row, fit
 from mempo_jax.rollout.turns import Turn
 
 
-@dataclasses.dataclass(frozen=True)
-class Shapes:
-    """Sizes of the cache and of the views and inputs that programs may have.
-
-    slots, length: of the cache. rows: numbers of rows to compute, all slots among them.
-    widths: of new context tokens. spans: numbers of positions to look at. chunk:
-    decode steps of one call.
-    """
-
-    slots: int
-    length: int
-    rows: tuple[int, ...]
-    widths: tuple[int, ...]
-    spans: tuple[int, ...]
-    chunk: int
-
-    def prefill(self, rows: Sequence[Row]) -> tuple[int, int, int]:
-        """Count, width and span of the call that feeds these."""
-        longest = max(len(row.tokens) for row in rows)
-        end = max(row.start + len(row.tokens) for row in rows)
-        return fit(self.rows, len(rows)), fit(self.widths, longest), self.span(end)
-
-    def span(self, end: int) -> int:
-        return fit(self.spans, min(end, self.length))
-
-
 class Programs:
-    """The three programs, compiled once for all caches of the same shapes.
+    """The programs, compiled once for all caches of the same shapes.
 
     row_sharding: how arrays [slots, ...] lie on the devices. counters: told of each
     program that is traced.
@@ -67,6 +42,7 @@ class Programs:
         self.model, self._row_sharding, self._counters = model, row_sharding, counters
         self.cache_sharding = heads_split(row_sharding, model.config.kv_heads)
         self.prefill = self._jit(programs.prefill, ("span",))
+        self.prefill_flat = self._jit(programs.prefill_flat, ("spans",))
         self.copy = self._jit(programs.copy_rows, ("span",), model=False)
         self.decode = self._jit(programs.decode, ("steps", "span", "filtered"))
         self._unstack = jax.jit(unstacked)
@@ -76,10 +52,19 @@ class Programs:
         # On a CPU a slice of stacked weights within the loop of decode steps is copied
         # at every step (XLA moves it into the loop wherever it stands), a seventh of a
         # step's time; on others it is read in place, and a copy would cost memory.
+        return self._unstack(params) if self._one_cpu() else params
+
+    def flat_sizes(self, most: int) -> tuple[int, ...]:
+        """Of calls that feed up to ``most`` tokens flat; () where they are padded."""
+        # On accelerators a loop over pieces of tokens would be many small kernels. With
+        # equal heads sums round otherwise than padded ones: `nano` gained a tenth of
+        # its time, not worth other figures.
+        flat = self._one_cpu() and self.model.config.grouped
+        return flat_calls.sizes(most) if flat else ()
+
+    def _one_cpu(self) -> bool:
         mesh = None if self._row_sharding is None else self._row_sharding.mesh
-        alone = mesh is None or mesh.size == 1
-        apart = alone and jax.default_backend() == "cpu"
-        return self._unstack(params) if apart else params
+        return (mesh is None or mesh.size == 1) and jax.default_backend() == "cpu"
 
     def put(self, tree, *, whole: bool):
         """On the devices; ``whole``: arrays [slots, ...]."""
@@ -174,16 +159,22 @@ class DeviceSlots:
             for count in self.shapes.rows:
                 # A width may exceed the span: what is fed then fills it in part.
                 for narrower, width in itertools.pairwise((0, *self.shapes.widths)):
-                    if narrower < span:
+                    if narrower < span and not self.shapes.flat:
                         self._run_prefill([], count, width, span)
                 for flag in (False, True) if filtered else (False,):
                     self._run_decode([], [], count, span, sampling, flag)
             self._run_copy({}, span)
+        for size in self.shapes.flat:
+            self._run_flat([], size)
         jax.block_until_ready(self._cache)
 
     def prefill(self, rows: Sequence[Row]) -> None:
         """Feeds ids into slots."""
-        self._run_prefill(rows, *self.shapes.prefill(rows))
+        for size, part in self.shapes.calls(rows):
+            if self.shapes.flat:
+                self._run_flat(part, size)
+            else:
+                self._run_prefill(part, *self.shapes.prefill(part))
 
     def copy(self, copies: Mapping[int, int], end: int) -> None:
         """Slots become those that ``copies`` names, up to position ``end`` at least."""
@@ -226,6 +217,15 @@ class DeviceSlots:
         with jax.transfer_guard("disallow"):
             self._cache = self._compiled.prefill(
                 self._feeding, self._cache, *arrays, span=span
+            )
+
+    def _run_flat(self, rows: Sequence[Row], size: int) -> None:
+        s = self.shapes
+        flat = flat_calls.laid_out(rows, size, s.slots, s.length, s.spans)
+        flat = self._compiled.put(flat, whole=False)
+        with jax.transfer_guard("disallow"):
+            self._cache = self._compiled.prefill_flat(
+                self._feeding, self._cache, flat, spans=s.spans
             )
 
     def _run_copy(self, copies: Mapping[int, int], span: int) -> None:

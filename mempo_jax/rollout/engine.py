@@ -19,9 +19,10 @@ import numpy as np
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.deadline import nothing
-from mempo_jax.rollout.device import DeviceSlots, Programs, Shapes
+from mempo_jax.rollout.device import DeviceSlots, Programs
 from mempo_jax.rollout.lanes import Lane, Together
 from mempo_jax.rollout.sampler import Counters, Follower
+from mempo_jax.rollout.shapes import Shapes
 from mempo_jax.rollout.slots import Request, buckets, check_fit
 from mempo_jax.rollout.turns import Generation, Turn
 
@@ -32,10 +33,12 @@ class Engine:
     """A ``sampler.Sampler`` on this process's devices.
 
     max_length: cache positions, so the longest context plus turn. prefill_buckets:
-    widths that new context tokens are padded to. decode_chunk: decode steps between
-    two looks at the text. closing_tags: texts that end a turn. row_buckets: numbers of
-    rows to compute; a call takes the smallest that holds its requests (all slots are
-    always one). span_buckets: numbers of cache positions to look at, alike.
+    widths that new context tokens are padded to; where they lie flat (``flat_calls``)
+    the last one alone counts: a call has at most so many for each slot. decode_chunk:
+    decode steps between two looks at the text. closing_tags: texts that end a turn.
+    row_buckets: numbers of rows to compute; a call takes the smallest that holds its
+    requests (all slots are always one). span_buckets: numbers of cache positions to
+    look at, alike.
     row_sharding: how arrays [slots, ...] lie on the devices; then only whole rows run,
     unless it is one device and row_buckets are given.
     lanes: groups of slots that compute at the same time, see ``lanes``; for CPUs, as
@@ -75,21 +78,23 @@ class Engine:
             row_buckets = () if row_sharding else (eighth,)
         if span_buckets is None:
             span_buckets = (-(-max_length // 16) * 8,)
+        self.counters, self.between = Counters(), nothing
+        self._compiled = Programs(model, row_sharding, self.counters)
+        widths = buckets("prefill_buckets", prefill_buckets, max_length)
         shapes = Shapes(
             slots // lanes,
             max_length,
             buckets("row_buckets", (*row_buckets, slots), slots // lanes),
-            buckets("prefill_buckets", prefill_buckets, max_length),
+            widths,
+            self._compiled.flat_sizes(slots // lanes * widths[-1]),
             buckets("span_buckets", (*span_buckets, max_length), max_length),
             decode_chunk,
         )
         # Prefilling fewer rows than that costs as much as that many.
         self._handed_over = shapes.rows[0] if len(shapes.rows) > 1 else eighth
-        self.counters, self.between = Counters(), nothing
         stop = np.zeros(model.config.vocab_size, bool)
         stop[list(tokenizer.stop_ids)] = True
         stop[list(tokenizer.ids_containing(self._tags))] = True
-        self._compiled = Programs(model, row_sharding, self.counters)
         self._lanes = [
             Lane(DeviceSlots(self._compiled, stop, shapes), first)
             for first in range(0, slots, shapes.slots)

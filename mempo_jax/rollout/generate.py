@@ -1,8 +1,9 @@
 """The compiled programs of the engine: prefill, copy, decode. Pure functions.
 
-All work on a *view* of the slot cache: some rows (all of them, or ``N`` chosen ones)
-and the first ``span`` positions. A view costs one copy in and one out, a decode step
-reads the whole view: so a short span and few rows pay back within a turn.
+All but ``prefill_flat`` work on a *view* of the slot cache: some rows (all of them, or
+``N`` chosen ones) and the first ``span`` positions. A view costs one copy in and one
+out, a decode step reads the whole view: so a short span and few rows pay back within a
+turn.
 
 Letters: ``R`` slots, ``N`` rows of the view, ``P`` prefill width, ``V`` vocabulary,
 ``W`` the number of decode steps of one call.
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from mempo_jax.models.decoder import Cache, LanguageModel
+from mempo_jax.models.flat import Flat
 
 Array = jax.Array
 
@@ -86,6 +88,14 @@ def prefill(
     """
     _, view = model.extend(params, take_view(cache, rows, span), tokens, start)
     return put_view(cache, view, rows)
+
+
+def prefill_flat(
+    model: LanguageModel, params, cache: Cache, flat: Flat, *, spans: tuple[int, ...]
+) -> Cache:
+    """Feeds the tokens of ``flat`` into their slots, with no view: they are written to
+    their places, and attention takes of each slot the span that it needs."""
+    return model.extend_flat(params, cache, flat, spans)[1]
 
 
 def copy_rows(cache: Cache, source: Array, *, span: int) -> Cache:

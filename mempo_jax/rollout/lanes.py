@@ -13,7 +13,7 @@ from typing import Any
 
 from mempo_jax.rollout import prefill
 from mempo_jax.rollout.device import DeviceSlots
-from mempo_jax.rollout.slots import HeldContexts, Request, pieces
+from mempo_jax.rollout.slots import HeldContexts, Request
 from mempo_jax.rollout.turns import Turn
 
 
@@ -39,8 +39,7 @@ class Lane:
         for stage in stages:
             if stage.copies:
                 self.device.copy(stage.copies, stage.end)
-            for rows in pieces(stage.rows, shapes.widths[-1]):
-                self.device.prefill(rows)
+            self.device.prefill(stage.rows)
         self._held.feed(own)
         return sum(len(row.tokens) for stage in stages for row in stage.rows)
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mempo_jax.rollout.device import Shapes
-from mempo_jax.rollout.slots import Request, Row, common, pieces
+from mempo_jax.rollout.shapes import Shapes
+from mempo_jax.rollout.slots import Request, Row, common
 
 # Copying a position costs less than this share of computing it: estimated on a CPU with
 # the built-in model, the worst case, for larger ones compute more per position.
@@ -51,9 +51,8 @@ def plan(
     plain = chosen.stages(chosen.alone())
     cost = price(plain, shapes)
     # The least that any copied beginning costs; mostly this ends the search.
-    least = shapes.rows[0] * shapes.widths[0] + shapes.slots * shapes.spans[0] * (
-        COPY_COST
-    )
+    least = 0 if shapes.flat else shapes.rows[0] * shapes.widths[0]
+    least += shapes.slots * shapes.spans[0] * COPY_COST
     if least > cost * WORTHWHILE:
         return plain
     shared = chosen.stages(chosen.shared(held))
@@ -61,14 +60,12 @@ def plan(
 
 
 def price(stages: Sequence[Stage], shapes: Shapes) -> float:
-    """Positions computed, padding included; copied ones by their share of that."""
+    """Positions computed, padding included; what else costs, by its share of that."""
     total = 0.0
     for stage in stages:
         if stage.copies:
             total += shapes.slots * shapes.span(stage.end) * COPY_COST
-        for call in pieces(stage.rows, shapes.widths[-1]):
-            count, width, _ = shapes.prefill(call)
-            total += count * width
+        total += sum(shapes.cost(size) for size, _ in shapes.calls(stage.rows))
     return total
 
 

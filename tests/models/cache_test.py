@@ -6,23 +6,8 @@ import numpy as np
 import pytest
 
 from mempo_jax.models.cache import empty_cache, written
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
-
-SMALL = DecoderConfig(
-    vocab_size=40,
-    width=16,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    mlp_width=24,
-    rope_theta=1e4,
-    norm_eps=1e-5,
-    tied=True,
-    qkv_bias=False,
-    qk_norm=False,
-    max_positions=64,
-)
+from mempo_jax.models.decoder import LanguageModel
+from tests.models.decoder_case import SMALL
 
 
 @pytest.mark.parametrize(
@@ -47,7 +32,8 @@ def test_new_keys_and_values_are_put_at_their_positions(turned):
     cache = empty_cache(turned, 1, 2, 3, 6, 4, jnp.float32)
     new = np.random.default_rng(0).normal(size=(2, 2, 2, 3, 4)).astype(np.float32)
     positions = np.array([[1, 2], [5, 6]])  # 6 is past the end
-    made = written(cache.keys[0], cache.values[0], tuple(new), positions, turned)
+    rows = np.arange(2)[:, None]
+    made = written(cache.keys[0], cache.values[0], tuple(new), rows, positions, turned)
     for held, given, place in zip(made, new, (cache.place.keys[0], 2)):
         held = np.moveaxis(np.asarray(held), place, 1)  # [R, S, K, C]
         expected = np.zeros((2, 6, 3, 4), np.float32)

@@ -1,5 +1,6 @@
 """A small model, a byte tokenizer, and reference computations for engine tests."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -59,16 +60,18 @@ CONFIG = DecoderConfig(
     max_positions=128,
 )
 MODEL = LanguageModel(CONFIG, jnp.float32)
+# On one CPU too, what is new is padded to rows of one width.
+EQUAL_HEADS = LanguageModel(dataclasses.replace(CONFIG, kv_heads=2), jnp.float32)
 SLOTS, LENGTH = 8, 64
 
 
-def make_params(seed=0, noise=0.3):
+def make_params(seed=0, noise=0.3, model=MODEL):
     draw = np.random.default_rng(seed).normal
-    shapes = jax.eval_shape(MODEL.init, jax.random.key(0))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
     return jax.tree.map(lambda x: draw(0.1, noise, x.shape).astype(x.dtype), shapes)
 
 
-def make_engine(**options):
+def make_engine(model=MODEL, **options):
     settings = {
         "slots": SLOTS,
         "max_length": LENGTH,
@@ -78,7 +81,7 @@ def make_engine(**options):
         "row_buckets": (2,),
         "span_buckets": (32,),
     }
-    return Engine(MODEL, TOKENIZER, **{**settings, **options})
+    return Engine(model, TOKENIZER, **{**settings, **options})
 
 
 def request(slot, tokens, turn=0, max_new_tokens=10):

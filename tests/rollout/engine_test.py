@@ -4,6 +4,7 @@ import pytest
 
 from tests.rollout.engine_case import (
     END,
+    EQUAL_HEADS,
     LENGTH,
     SLOTS,
     TOKENIZER,
@@ -215,12 +216,13 @@ def test_nothing_compiles_after_warm_up(engine):
 
 
 def test_a_width_above_the_span_is_warmed_up_too():
-    engine = make_engine(prefill_buckets=(4, 48), span_buckets=(32,))
-    engine.set_params(make_params())
+    engine = make_engine(EQUAL_HEADS, prefill_buckets=(4, 48), span_buckets=(32,))
+    params = make_params(model=EQUAL_HEADS)
+    engine.set_params(params)
     engine.warm_up()
     before = engine.counters.compilations
     for length in (3, 20, 31, 40):  # 20 and 31 need width 48 in a span of 32
-        engine.set_params(make_params())
+        engine.set_params(params)
         context = prompts([length])[0]
         engine.generate([request(0, context, max_new_tokens=1)], temperature=1.0)
     assert engine.counters.compilations == before

@@ -1,14 +1,18 @@
 """Plans are played on lists: what each slot then holds must be its context."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from mempo_jax.rollout.device import Shapes
+from mempo_jax.rollout.flat_calls import CALL_COST
 from mempo_jax.rollout.prefill import plan, price
-from mempo_jax.rollout.slots import HeldContexts, Request, pieces
+from mempo_jax.rollout.shapes import Shapes
+from mempo_jax.rollout.slots import HeldContexts, Request
 
-SHAPES = Shapes(8, 64, rows=(1, 8), widths=(2, 8), spans=(64,), chunk=4)
-CHEAP = Shapes(8, 64, rows=(1, 8), widths=(4, 64), spans=(8, 64), chunk=4)
+SHAPES = Shapes(8, 64, rows=(1, 8), widths=(2, 8), flat=(), spans=(64,), chunk=4)
+CHEAP = Shapes(8, 64, rows=(1, 8), widths=(4, 64), flat=(), spans=(8, 64), chunk=4)
+FLAT = dataclasses.replace(CHEAP, flat=(16, 32, 64))
 SYSTEM = list(range(100, 120))
 
 
@@ -28,7 +32,7 @@ def play(requests, held=None, shapes=SHAPES):
         before = [list(ids) for ids in cache]
         for slot, source in stage.copies.items():
             cache[slot] = before[source][: stage.end]
-        for call in pieces(stage.rows, shapes.widths[-1]):
+        for _, call in shapes.calls(stage.rows):
             for row in call:
                 cache[row.slot][row.start :] = row.tokens
                 fed += len(row.tokens)
@@ -74,10 +78,18 @@ def test_a_common_beginning_is_fed_once_where_that_is_cheap():
     assert fed == 8 * 24, "too little is shared"
 
 
+def test_a_flat_call_costs_its_tokens_and_something_of_its_own():
+    requests = [request(i, [i, 1, 2, 3]) for i in range(5)]
+    stages, fed = play(requests, shapes=FLAT)
+    assert (fed, price(stages, FLAT)) == (15, 16 + CALL_COST)
+
+
 def test_groups_with_a_common_beginning_share_it_and_their_contexts():
     contexts = [[*SYSTEM, *tail] for tail in tails(4)]
     requests = [request(i, contexts[i // 2]) for i in range(8)]
-    four = Shapes(8, 64, rows=(1, 4, 8), widths=(4, 64), spans=(8, 64), chunk=4)
+    four = Shapes(
+        8, 64, rows=(1, 4, 8), widths=(4, 64), flat=(), spans=(8, 64), chunk=4
+    )
     stages, fed = play(requests, shapes=four)
     assert fed == 22 + 3 * 2
     assert [len(stage.copies) for stage in stages] == [0, 4, 3]
@@ -96,7 +108,8 @@ def test_a_late_member_takes_what_another_slot_holds(own):
     assert (fed, stages[0].copies) == (2, {5: 3})
 
 
-def test_random_plans_bring_every_slot_to_its_context():
+@pytest.mark.parametrize(("shapes", "least"), [(CHEAP, 30), (FLAT, 5)])
+def test_random_plans_bring_every_slot_to_its_context(shapes, least):
     rng = np.random.default_rng(0)
     shared = 0
     for _ in range(300):
@@ -110,6 +123,6 @@ def test_random_plans_bring_every_slot_to_its_context():
             request(slot, begin + rng.integers(0, 3, rng.integers(1, 6)).tolist())
             for slot in slots
         ]
-        stages, _ = play(requests, held, CHEAP)
+        stages, _ = play(requests, held, shapes)
         shared += len(stages) > 1
-    assert shared > 30
+    assert shared > least
