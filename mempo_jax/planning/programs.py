@@ -24,10 +24,11 @@ from mempo_jax.rollout.generate import Sampling
 from mempo_jax.rollout.sampler import Counters
 from mempo_jax.training import loss as losses
 from mempo_jax.training import parts, sharding
+from mempo_jax.training.accumulating import Accumulator
 from mempo_jax.training.filler import filler_facts, filler_rows
 from mempo_jax.training.run_settings import RunSettings
 from mempo_jax.training.state import fresh_state, make_optimiser
-from mempo_jax.training.step import Accumulator, Programs
+from mempo_jax.training.step import Programs
 from mempo_jax.types import Rows
 
 NAMES = ("score", "accumulate", "apply", "prefill", "decode")
@@ -95,6 +96,7 @@ class Lowering:
             parts.objective(settings),
             parts.advantage(settings),
             settings.credit,
+            pass_tokens=0,  # as elsewhere than on the CPU that compiles this
         )
 
     def call(self, name: str) -> tuple[Any, tuple, dict[str, Any]]:

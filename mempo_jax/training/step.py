@@ -7,9 +7,8 @@ the end, so how rows are cut into micro-batches changes nothing but memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,18 +20,10 @@ from mempo_jax.core import AdvantageSettings, CreditSettings
 from mempo_jax.models import lora
 from mempo_jax.training import loss as losses
 from mempo_jax.training import placing, sharding
+from mempo_jax.training.accumulating import CPU_PASS, Accumulator, add, in_passes
 from mempo_jax.training.loss import LossInputs, Model, ObjectiveSettings
 from mempo_jax.training.state import add_updates, fresh_state
 from mempo_jax.types import Array, Rows, TrainState, Trajectories
-
-
-class Accumulator(NamedTuple):
-    """Sums over the micro-batches so far: float32 gradients, loss, count, figures."""
-
-    grads: Any
-    loss_sum: Array
-    count: Array
-    aux: dict[str, Array]
 
 
 class Programs:
@@ -45,6 +36,8 @@ class Programs:
     ``params`` are always whole, what is frozen included. Gradients, accumulators and
     the state are those of what is trained: the adapters of a model that has some
     (``models.lora``), else all of it.
+
+    pass_tokens: see ``accumulating.in_passes``; None: as is best here.
     """
 
     def __init__(
@@ -56,8 +49,13 @@ class Programs:
         advantage: AdvantageSettings,
         credit: CreditSettings,
         table: sharding.Table = sharding.DECODER_TABLE,
+        pass_tokens: int | None = None,
     ):
         self.mesh = mesh
+        if pass_tokens is None:
+            alone = mesh.size == 1 and jax.default_backend() == "cpu"
+            pass_tokens = CPU_PASS if alone else 0
+        self._pass = pass_tokens
         self._optimiser = optimiser
         self._rows = sharding.row_sharding(mesh)
         self._model = model.with_rows(self._rows) if mesh.size > 1 else model
@@ -186,16 +184,21 @@ class Programs:
         def score(params, rows, temperature):
             return losses.score(model, params, rows, temperature, chunk)
 
-        def accumulate(params, sums, *args):
-            settings = objective, credit
-            return _add(
-                sums, lambda p: losses.policy_loss(model, p, *args, *settings), params
-            )
+        def accumulate(params, sums, rows, old, ref, *rest):
+            def one(sums, part):
+                given = *part, *rest, objective, credit
+                return add(sums, lambda p: losses.policy_loss(model, p, *given), params)
+
+            return in_passes(one, sums, (rows, old, ref), self._pass)
 
         def supervised(params, sums, rows):
-            return _add(
-                sums, lambda p: losses.supervised_loss(model, p, rows, chunk), params
-            )
+            def one(sums, part):
+                given = part, chunk
+                return add(
+                    sums, lambda p: losses.supervised_loss(model, p, *given), params
+                )
+
+            return in_passes(one, sums, rows, self._pass)
 
         self._loss_inputs = jax.jit(loss_inputs, out_shardings=whole)
         self._score = jax.jit(
@@ -263,17 +266,3 @@ class Programs:
 
     def _put(self, tree: Any) -> Any:
         return placing.put(tree, self._whole)
-
-
-def _add(sums: Accumulator, loss: Callable, params: Any) -> Accumulator:
-    """Adds value of ``loss(params) -> (sum, count, aux)``, and the gradient by what is
-    trained of ``params``."""
-    trained, frozen = lora.split(params)
-
-    def with_aux(trained):
-        loss_sum, count, aux = loss(lora.join(trained, frozen))
-        return loss_sum, (count, aux)
-
-    value, grads = jax.value_and_grad(with_aux, has_aux=True)(trained)
-    loss_sum, (count, aux) = value
-    return jax.tree.map(jnp.add, sums, Accumulator(grads, loss_sum, count, aux))
