@@ -173,7 +173,8 @@ def get_config() -> ConfigDict:
     c.sampling.slots = 64  # trajectories generated at once
     c.sampling.decode_chunk = 16  # tokens between looks at the text
     # Padded lengths of new context; longer ones are fed in pieces of the last. One CPU
-    # pads nothing for models with grouped heads: a call has slots x the last at most.
+    # feeds up to six layers with grouped heads flat instead: a call has one of a few
+    # sizes, slots x the last or 1,024 tokens at most.
     c.sampling.prefill_buckets = (16, 32, 96)
     c.sampling.drop_degenerate = True  # groups of equal rewards do not train
     c.sampling.max_resample_rounds = 0  # another task in their place, so many times

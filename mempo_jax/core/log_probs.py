@@ -2,7 +2,8 @@
 
 Logits are made for about ``chunk_size`` tokens at a time (fewer where the vocabulary is
 large, see ``MOST_LOGITS``), and again in the backward pass. Chunks run along T, so that
-rows stay sharded as they are. Log-softmax is float32 whatever the model computes in.
+rows stay sharded as they are: of each row what counts comes first, and after the
+fullest row no logits are made. Log-softmax is float32 whatever the model computes in.
 """
 
 from __future__ import annotations
@@ -139,8 +140,10 @@ def _scored(
     by_token = tied and columns < targets.shape[1]
     given = wide.T if by_token else wide, jnp.asarray(temperature, wide.dtype)
 
+    kind = unembed.dtype
+
     def chunk(given, hidden, targets):
-        weights = given[0].astype(unembed.dtype)
+        weights = given[0].astype(kind)
         weights = weights.T if by_token else weights
         return _plain(hidden, weights, targets, given[1], with_entropy)
 

@@ -119,7 +119,11 @@ def _block_slopes(
 
 
 def _scores(keys, token_mask, number, queries):
-    """f32 [B, K, G*n, S]; those that do not count are so low that nothing is left."""
+    """f32 [B, K, G*n, S]; those that do not count are so low that nothing is left.
+
+    But of a query that sees no key: there all are left, which are padding (rows are
+    right-padded), zeros that no gradient reaches.
+    """
     scores = _product("bknc,bksc->bkns", queries, keys) * keys.shape[-1] ** -0.5
     positions = number * BLOCK + jnp.arange(queries.shape[2]) % BLOCK
     causal = jnp.arange(keys.shape[2]) <= positions[:, None]

@@ -47,7 +47,8 @@ def flat_attention(
     """Attention of tokens to their slots' cache, up to their own positions.
 
     query [N, H, C]; keys, values: of a ``Cache``. spans: numbers of positions to look
-    at, of which each piece names one. Returns [N, H, C]; 0 for padding.
+    at, of which each piece names one. Returns [N, H, C]; what
+    stands for padding means nothing.
     """
 
     def attend(span: int):
@@ -68,7 +69,8 @@ def flat_attention(
         first, slot, start, which = flat.pieces[index]
         part = jax.lax.dynamic_slice_in_dim(padded, first, PIECE)
         part = jax.lax.switch(which, branches, part, slot, start)
-        # What is behind the slot's last token is written over by the next piece.
+        # What is behind the slot's last token is written over by the next piece, or
+        # is padding.
         return jax.lax.dynamic_update_slice_in_dim(made, part, first, axis=0)
 
     padded = jnp.pad(query, ((0, PIECE), (0, 0), (0, 0)))

@@ -123,7 +123,9 @@ def _prefill(config, settings, chips, work) -> float:
 
 
 def _score(config, settings, chips, work) -> float:
-    tokens = work.rows * work.row_tokens  # by the policy and by the reference
+    # By the policy and by the reference; with logits of all tokens, of which only
+    # counted ones cost some: an upper bound, as in training.
+    tokens = work.rows * work.row_tokens
     flops = 2 * tokens * token_flops(config, work.row_tokens / 2)
     return chips.seconds(flops, sent=2 * _passes(config, settings, chips, work))
 

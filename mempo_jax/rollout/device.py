@@ -54,13 +54,15 @@ class Programs:
         # step's time; on others it is read in place, and a copy would cost memory.
         return self._unstack(params) if self._one_cpu() else params
 
-    def flat_sizes(self, most: int) -> tuple[int, ...]:
-        """Of calls that feed up to ``most`` tokens flat; () where they are padded."""
-        # On accelerators a loop over pieces of tokens would be many small kernels. With
-        # equal heads sums round otherwise than padded ones: `nano` gained a tenth of
-        # its time, not worth other figures.
-        flat = self._one_cpu() and self.model.config.grouped
-        return flat_calls.sizes(most) if flat else ()
+    def flat_sizes(self, slots: int, width: int) -> tuple[int, ...]:
+        """Of calls that feed up to ``width`` tokens of each slot flat; () where they
+        are padded."""
+        # On accelerators a loop over pieces of tokens would be many small kernels. A
+        # scan over layers would stack the whole cache for each call. One slot alone has
+        # no row to be padded to. With equal heads sums round otherwise than padded
+        # ones: `nano` gained a tenth of its time, not worth other figures.
+        fits = self.model.config.grouped and self.model.unroll and slots > 1
+        return flat_calls.sizes(slots * width) if fits and self._one_cpu() else ()
 
     def _one_cpu(self) -> bool:
         mesh = None if self._row_sharding is None else self._row_sharding.mesh

@@ -34,7 +34,8 @@ class Engine:
 
     max_length: cache positions, so the longest context plus turn. prefill_buckets:
     widths that new context tokens are padded to; where they lie flat (``flat_calls``)
-    the last one alone counts: a call has at most so many for each slot. decode_chunk:
+    the last one alone counts: a call has at most so many for each slot, and no more
+    than ``flat_calls.LARGEST``. decode_chunk:
     decode steps between two looks at the text. closing_tags: texts that end a turn.
     row_buckets: numbers of rows to compute; a call takes the smallest that holds its
     requests (all slots are always one). span_buckets: numbers of cache positions to
@@ -86,11 +87,11 @@ class Engine:
             max_length,
             buckets("row_buckets", (*row_buckets, slots), slots // lanes),
             widths,
-            self._compiled.flat_sizes(slots // lanes * widths[-1]),
+            self._compiled.flat_sizes(slots // lanes, widths[-1]),
             buckets("span_buckets", (*span_buckets, max_length), max_length),
             decode_chunk,
         )
-        # Prefilling fewer rows than that costs as much as that many.
+        # Prefilling fewer rows than that costs as much as that many, where padded.
         self._handed_over = shapes.rows[0] if len(shapes.rows) > 1 else eighth
         stop = np.zeros(model.config.vocab_size, bool)
         stop[list(tokenizer.stop_ids)] = True

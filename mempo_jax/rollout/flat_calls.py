@@ -70,11 +70,16 @@ def laid_out(
 def _parts(count: int, sizes: tuple[int, ...]) -> list[int]:
     """Sizes of calls for so many tokens: one that holds them, or smaller ones where
     these compute so much less that it pays."""
+    full = max(0, -(-count // sizes[-1]) - 1)
+    return [sizes[-1]] * full + _last_parts(count - full * sizes[-1], sizes)
+
+
+def _last_parts(count: int, sizes: tuple[int, ...]) -> list[int]:
     smaller = [size for size in sizes if size < count]
     if not smaller:
         return [sizes[0]] if count else []
-    apart = [smaller[-1], *_parts(count - smaller[-1], sizes)]
+    apart = [smaller[-1], *_last_parts(count - smaller[-1], sizes)]
     whole = fit(sizes, count)
-    if whole < count or sum(apart) + CALL_COST * (len(apart) - 1) < whole:
+    if sum(apart) + CALL_COST * (len(apart) - 1) < whole:
         return apart
     return [whole]

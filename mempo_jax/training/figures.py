@@ -23,7 +23,8 @@ def scored_figures(
     """What scoring says before the first update: padding, entropy, KL by tokens.
 
     Args:
-      scored: (rows, old and reference log-probs), and the entropy at each token.
+      scored: (rows, old and reference log-probs), and the entropy at each counted
+        token (0 elsewhere).
       ops: [N, K], numpy.
     """
     return {
@@ -36,7 +37,7 @@ def mean_entropy(scored: Iterable[tuple[Rows, Array]]) -> float | None:
     """Mean entropy, in nats, of what the action tokens of these rows were drawn from.
 
     Args:
-      scored: rows, and the entropy f32 [B, T] at each of their tokens.
+      scored: rows, and the entropy f32 [B, T] at each counted token.
     """
     total, count = 0.0, 0
     for rows, entropy in scored:

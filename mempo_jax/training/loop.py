@@ -233,7 +233,7 @@ class Trainer:
         return batches
 
     def _score(self, rows: Rows, pace: Pace) -> tuple[tuple[Rows, Any, Any], Any]:
-        """(rows, old, reference log-probs), and the entropy at each token."""
+        """(rows, old, reference log-probs), and the entropy at each counted token."""
         self._stop.check()
         temperature = self.settings.sampling.temperature
         old, entropy = self.programs.score(self.params, rows, temperature)

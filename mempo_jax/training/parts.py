@@ -50,7 +50,7 @@ __all__ = [
     "shapes",
 ]
 
-LOGIT_CHUNK = 2_048  # tokens whose logits exist at one time in scoring
+LOGIT_CHUNK = 2_048  # tokens whose logits a device holds at one time
 ADAM_B1, ADAM_EPS = 0.9, 1e-8
 
 

@@ -1,6 +1,7 @@
 """A small model, a byte tokenizer, and reference computations for engine tests."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -93,27 +94,28 @@ def prompts(lengths, seed=0):
     return [rng.integers(0, 256, length).tolist() for length in lengths]
 
 
-@jax.jit
-def score(params, tokens, mask, temperature):
-    logits = MODEL.hidden(params, tokens, mask) @ MODEL.unembed(params)
+@functools.partial(jax.jit, static_argnames="model")
+def score(params, tokens, mask, temperature, model=MODEL):
+    logits = model.hidden(params, tokens, mask) @ model.unembed(params)
     return jax.nn.log_softmax(logits / temperature)
 
 
-def recomputed(params, context, sampled, temperature):
+def recomputed(params, context, sampled, temperature, model=MODEL):
     """Log-probs of the sampled ids from one forward pass without any cache."""
     row = np.full((1, LENGTH), END, np.int32)
     length = len(context) + len(sampled)
     row[0, :length] = [*context, *sampled]
-    scores = score(params, row, np.arange(LENGTH)[None] < length, temperature)
+    mask = np.arange(LENGTH)[None] < length
+    scores = score(params, row, mask, temperature, model)
     return scores[0, np.arange(len(context) - 1, length - 1), sampled]
 
 
-def check_log_probs(params, requests, results, temperature):
+def check_log_probs(params, requests, results, temperature, model=MODEL):
     for asked, got in zip(requests, results):
         assert len(got.tokens) == len(got.log_probs) > 0
         np.testing.assert_allclose(
             got.log_probs,
-            recomputed(params, asked.tokens, got.tokens, temperature),
+            recomputed(params, asked.tokens, got.tokens, temperature, model),
             atol=1e-4,
         )
 

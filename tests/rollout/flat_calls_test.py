@@ -46,6 +46,11 @@ def test_calls_are_few_and_hold_all(count, expected):
     assert [size for size, _ in cut(rows, SIZES)] == expected
 
 
+def test_long_contexts_in_small_calls_are_many_calls():
+    calls = cut([Row(0, 0, [1] * 16_001)], (16,))
+    assert [size for size, _ in calls] == [16] * 1_001
+
+
 def test_rows_are_cut_where_a_call_is_full():
     rng = np.random.default_rng(0)
     for _ in range(100):

@@ -98,11 +98,19 @@ B, T, N, K, TEMPERATURE = 16, 12, 8, 3, 0.9
 
 
 @functools.cache
-def build(axes=(1, 1, 1), learning_rate=1e-2, aggregation="token_mean", model=MODEL):
+def build(
+    axes=(1, 1, 1),
+    learning_rate=1e-2,
+    aggregation="token_mean",
+    model=MODEL,
+    logit_chunk=1024,
+):
     """Optimiser, mesh and programs, compiled once for all tests of this module."""
     mesh = sharding.make_mesh(*axes)
     settings = dataclasses.replace(OPTIMISER, learning_rate=learning_rate)
-    objective = dataclasses.replace(OBJECTIVE, aggregation=aggregation)
+    objective = dataclasses.replace(
+        OBJECTIVE, aggregation=aggregation, logit_chunk=logit_chunk
+    )
     optimiser = states.make_optimiser(settings)
     programs = Programs(model, mesh, optimiser, objective, ADVANTAGE, CREDIT)
     return optimiser, mesh, programs

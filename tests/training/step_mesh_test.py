@@ -31,8 +31,9 @@ def test_many_devices_give_the_update_of_one():
     noise = np.random.default_rng(0).normal(size=(2, B, T))
     old, ref = (-3 + 0.3 * noise).astype(np.float32)
     results = []
-    for axes in ((1, 1, 1), (8, 1, 1), (4, 2, 1)):
-        optimiser, mesh, programs = build(axes, model=DECODER)
+    # Logits in one piece, and in a loop over two columns of tokens.
+    for axes, chunk in (((1, 1, 1), 1024), ((8, 1, 1), 4), ((4, 2, 1), 4)):
+        optimiser, mesh, programs = build(axes, model=DECODER, logit_chunk=chunk)
         state = states.state_from_params(params, optimiser, mesh)
         sums = programs.accumulate(
             *(state.params, programs.zeros(), rows, old, ref, inputs),
