@@ -15,6 +15,7 @@ else; 3 where the page is written but not what is to be said about it.
 import contextlib
 import os
 import pathlib
+import secrets
 
 from absl import flags
 
@@ -70,12 +71,12 @@ def _target(out: pathlib.Path, start: bytes) -> pathlib.Path:
     """The file behind all links: a page replaces no link, no device, no pipe, and of
     files only those that begin with ``start``, as pages do."""
     target = pathlib.Path(os.path.realpath(out))
-    if os.path.lexists(target) and not target.is_file():
+    if os.path.lexists(target) and not os.path.isfile(target):
         raise ConfigError(
             f"--out={out}: expected a regular file or nothing there, found something "
             "else, as a directory, a device or a pipe; name another file"
         )
-    if target.is_file() and not _begins(target, start):
+    if os.path.isfile(target) and not _begins(target, start):
         raise ConfigError(
             f"--out={out}: expected nothing there or a page of this command, found "
             "another file, which would be lost; name another one, or remove it"
@@ -94,9 +95,11 @@ def _begins(file: pathlib.Path, start: bytes) -> bool:
 def _write(out: pathlib.Path, text: str) -> int:
     """Writes the page whole or not at all; returns its bytes."""
     page = text.encode("utf-8")
-    fresh = out.with_name(f"{out.name}.writing")
+    # A name of its own: what stands beside the page, links too, is left alone.
+    fresh = out.with_name(f".report-{secrets.token_hex(8)}.writing")
     try:
-        fresh.write_bytes(page)
+        with fresh.open("xb") as file:
+            file.write(page)
         os.replace(fresh, out)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -50,6 +50,7 @@ REWARDS = "reward_weighted/"
 LATEST = 2**53  # steps from there on are no numbers of a float
 POINTS = 400  # of one curve; more are joined
 SMOOTHED = 5  # points of the running mean
+_LEAST = 1e-300  # a curve's height that still has ticks of its own
 WIDTH, HEIGHT = 340, 170
 LEFT, RIGHT, TOP, BOTTOM = 42, 8, 8, 20
 
@@ -149,7 +150,7 @@ class _Frame(NamedTuple):
     @classmethod
     def around(cls, steps: Sequence[int], values: Sequence[float]) -> _Frame:
         low, high = min(0.0, *values), max(0.0, *values)
-        if low == high:
+        if high - low < _LEAST:
             high = low + 1.0
         first, last = min(steps), max(steps)
         high = high + 0.04 * (high - low) if high > 0 else high

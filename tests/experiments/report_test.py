@@ -121,6 +121,23 @@ def test_no_file_but_a_page_is_replaced(folder, name, monkeypatch):
     assert contents(folder) == before
 
 
+def test_a_name_that_is_too_long_is_refused(folder, tmp_path):
+    code, _, err = run(f"--workdir={folder}", f"--out={tmp_path / ('x' * 300)}")
+    assert code == 2
+    assert "too long" in err
+    assert "Traceback" not in err
+
+
+def test_what_stands_beside_the_page_is_left_alone(folder, tmp_path):
+    own = tmp_path / "mine"
+    own.write_text("mine")
+    (folder / "report.html.writing").symlink_to(own)
+    assert run(f"--workdir={folder}")[0] == 0
+    assert own.read_text() == "mine"
+    assert not (folder / "report.html").is_symlink()
+    assert [path.name for path in folder.glob("*.writing")] == ["report.html.writing"]
+
+
 def test_a_page_is_replaced(folder):
     for trajectories, shown in (("10", "10 of 20"), ("20", "20 of 20")):
         code, _, err = run(f"--workdir={folder}", f"--trajectories={trajectories}")

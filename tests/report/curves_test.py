@@ -107,7 +107,7 @@ def test_ticks_are_round_and_few(low, high):
             assert size == pytest.approx(round(size, 1))
 
 
-@pytest.mark.parametrize("value", [0.0, 5.0, -5.0, 1e-9])
+@pytest.mark.parametrize("value", [0.0, 5.0, -5.0, 1e-9, 5e-324])
 def test_a_curve_that_is_flat(value):
     made = series([{"step": 3, "a": value}])
     assert "nan" not in curves.figure("a", {"a": made["a"]})
