@@ -215,7 +215,7 @@ class LanguageModel:
     def extend_flat(
         self, params: Params, cache: Cache, flat: Flat, spans: tuple[int, ...]
     ) -> tuple[Array, Cache]:
-        """``extend`` without padding: feeds the tokens of ``flat`` into their slots.
+        """``extend`` of tokens that lie flat: feeds those of ``flat`` into their slots.
 
         Returns the states after the final norm [N, D] and the cache. spans: see
         ``flat_attention``. All positions of a slot before those fed must have been fed.

@@ -1,4 +1,4 @@
-"""New tokens of several slots as one flat row, so that no padding is computed.
+"""New tokens of several slots as one flat row: no slot is padded to another's width.
 
 Letters as in ``decoder``: ``N`` tokens of a flat row, ``H`` heads, ``K`` key/value
 heads, ``C`` head size, ``S`` cache length; ``G`` the most pieces there may be.

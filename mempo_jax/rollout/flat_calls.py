@@ -1,4 +1,4 @@
-"""Prefill without padding: which calls feed some rows, and how their tokens lie.
+"""Prefill of flat rows: which calls feed some contexts, and how their tokens lie.
 
 All tokens of a stage lie one slot's after the other's, and are cut into calls of a few
 fixed sizes. Where a call ends in the middle of a row, the next one goes on with it.

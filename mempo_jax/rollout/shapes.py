@@ -16,7 +16,7 @@ class Shapes:
 
     slots, length: of the cache. rows: numbers of rows to compute, all slots among them.
     widths: of new context tokens. flat: numbers of new context tokens in all, where
-    prefill computes no padding; else (). spans: numbers of positions to look at. chunk:
+    they lie flat; else (). spans: numbers of positions to look at. chunk:
     decode steps of one call.
     """
 

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import jax
@@ -7,7 +8,7 @@ import pytest
 
 from mempo_jax.core.log_probs import token_log_probs
 from mempo_jax.models.cache import empty_cache
-from mempo_jax.models.decoder import Cache, DecoderConfig, LanguageModel
+from mempo_jax.models.decoder import Cache, LanguageModel
 from mempo_jax.rollout.generate import (
     Sampling,
     copy_rows,
@@ -17,22 +18,9 @@ from mempo_jax.rollout.generate import (
     sample,
     take_view,
 )
+from tests.models.decoder_case import SMALL
 
-CONFIG = DecoderConfig(
-    vocab_size=30,
-    width=16,
-    layers=2,
-    heads=2,
-    kv_heads=1,
-    head_dim=8,
-    mlp_width=24,
-    rope_theta=1e4,
-    norm_eps=1e-5,
-    tied=True,
-    qkv_bias=False,
-    qk_norm=False,
-    max_positions=64,
-)
+CONFIG = dataclasses.replace(SMALL, vocab_size=30, heads=2, kv_heads=1)
 MODEL = LanguageModel(CONFIG, jnp.float32)
 SLOTS, LENGTH = 4, 24
 run_sample = jax.jit(sample, static_argnums=4)
