@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mempo_jax.training.metrics import read_metrics
+from mempo_jax.runs.metrics import read_metrics
 
 MODES = {
     "uniform": ("uniform",),

@@ -10,15 +10,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks import _credit_truth
+from mempo_jax.builders.engine import batch_shapes, make_run_mesh
+from mempo_jax.builders.policy import load_policy
+from mempo_jax.config import RunSettings
 from mempo_jax.core.credit import CreditSettings
 from mempo_jax.envs import TaskSuite
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import parts
+from mempo_jax.training.credit_records import Prober
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.loss import loss_inputs
-from mempo_jax.training.probing import Prober
-from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training.state import advantage_settings
 from mempo_jax.types import Evidence, Kind, Outcome, Trajectories
 
 FIRST_STEP = 10_000  # steps no run gets to: procedural tasks are new, stories are not
@@ -97,11 +99,11 @@ class Sampler:
         suite: TaskSuite,
         modes: dict[str, CreditSettings],
     ) -> None:
-        mesh = parts.make_run_mesh(settings)
-        self._policy = parts.load_policy(directory, settings)
+        mesh = make_run_mesh(settings)
+        self._policy = load_policy(directory, settings)
         self._trainer = Trainer(self._policy, suite, settings, mesh)
         self._trainer.engine.set_params(self._trainer.state.params)
-        self._shapes = parts.shapes(settings, mesh)
+        self._shapes = batch_shapes(settings, mesh)
         self._settings, self._suite, self._modes = settings, suite, modes
         self._warm = False
 
@@ -139,7 +141,7 @@ class Sampler:
             inputs = loss_inputs(
                 arrays._replace(evidence=found[credit.needs]),
                 np.zeros(len(made.kept), np.float32),
-                parts.advantage(self._settings),
+                advantage_settings(self._settings),
                 credit,
             )
             tally.add_credit(name, inputs, _counted(arrays))

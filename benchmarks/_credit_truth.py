@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from mempo_jax.envs import Question, Task, TaskSuite
 from mempo_jax.memory import OpRecord
-from mempo_jax.rollout.lineage import Lineage, makes_entry
+from mempo_jax.memory.lineage import Lineage, makes_entry
 from mempo_jax.rollout.trajectory import Trajectory
 
 # What became of a needed write by the time its question was answered, worst first.

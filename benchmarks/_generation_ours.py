@@ -10,9 +10,11 @@ import numpy as np
 
 from benchmarks._generation_work import PAD, STOP, Shape, Work, serve, threads
 from mempo_jax.models import hf
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.engine import Engine, Request
+from mempo_jax.rollout.engine import Engine
+from mempo_jax.rollout.sampler import Request
 
 _TEMPLATE = (
     "{% for m in messages %}w2 {{ m['content'] }} w1 {% endfor %}"

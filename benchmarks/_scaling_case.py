@@ -14,11 +14,11 @@ import numpy as np
 
 from benchmarks import _collectives, _train_batches
 from benchmarks._train_ours import SETTINGS, as_rows, unused
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
-from mempo_jax.training import placing, processes, sharding
+from mempo_jax.distributed import hosts, placement
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.training import state as states
-from mempo_jax.training.filler import filler_rows
-from mempo_jax.training.step import Programs
+from mempo_jax.training.step import Programs, filler_rows
 
 ROWS, LENGTH, STEPS = 16, 64, 3
 # The first steps of Adam are the sign of the gradient; of one that is 0 up to rounding
@@ -43,7 +43,7 @@ CONFIG = DecoderConfig(
 
 def run(axes: tuple[int, int, int]) -> tuple[dict, dict]:
     """Losses, and what each program sends; and the parameters at the end."""
-    mesh = sharding.make_mesh(*axes)
+    mesh = placement.make_mesh(*axes)
     model = LanguageModel(CONFIG, "float32")
     optimiser = states.make_optimiser(dataclasses.replace(SETTINGS, eps=EPS))
     programs = Programs(model, mesh, optimiser, *unused())
@@ -58,8 +58,8 @@ def run(axes: tuple[int, int, int]) -> tuple[dict, dict]:
             )
             sums = programs.supervised_accumulate(state.params, sums, as_rows(given))
         state, figures = programs.apply(state, sums)
-        losses.append(float(placing.to_host(figures["loss"])))
-    return {"losses": losses, "traffic": traffic}, placing.to_host(state.params)
+        losses.append(float(placement.to_host(figures["loss"])))
+    return {"losses": losses, "traffic": traffic}, placement.to_host(state.params)
 
 
 def _traffic(programs: Programs, state) -> dict[str, dict]:
@@ -86,10 +86,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int)
     parser.add_argument("--process", type=int)
     given = parser.parse_args()
-    processes.start(given.coordinator, given.processes, given.process)
-    with processes.leaving():
+    hosts.start(given.coordinator, given.processes, given.process)
+    with hosts.leaving():
         figures, params = run(tuple(map(int, given.axes.split(","))))
-        if processes.primary():
+        if hosts.primary():
             flat, _ = jax.tree.flatten(params)
             np.savez(given.params, *flat)
             print(json.dumps(figures), flush=True)

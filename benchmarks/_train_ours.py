@@ -13,11 +13,11 @@ import numpy as np
 
 from benchmarks import _train_batches as work
 from mempo_jax.core import AdvantageSettings, CreditSettings
+from mempo_jax.distributed.placement import make_mesh
 from mempo_jax.models import hf
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.training import state as states
 from mempo_jax.training.loss import ObjectiveSettings
-from mempo_jax.training.sharding import make_mesh
 from mempo_jax.training.step import Programs
 from mempo_jax.types import Rows
 

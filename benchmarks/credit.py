@@ -69,11 +69,11 @@ def main(command: Command) -> int:
 def run(config: dict, directories: list[str], groups: int, say) -> dict:
     """All policies: plain data, tables said on the way."""
     from benchmarks import _credit_samples, _credit_tables
-    from mempo_jax.training import parts
-    from mempo_jax.training.run_settings import from_config
+    from mempo_jax.builders.suite import make_suite
+    from mempo_jax.config import from_config
 
     settings = from_config(config)
-    suite = parts.make_suite(settings)
+    suite = make_suite(settings)
     modes = _credit_samples.variants(settings.credit)
     policies = []
     for directory in directories:

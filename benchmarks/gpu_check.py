@@ -30,13 +30,12 @@ import numpy as np
 
 from benchmarks import _tables
 from configs import qwen2_5_7b
+from mempo_jax.distributed import placement
 from mempo_jax.models.families import config_json
 from mempo_jax.planning import speed
-from mempo_jax.planning.advice import with_changes
-from mempo_jax.planning.chips import CHIPS, GIB, Chip
-from mempo_jax.planning.policies import shape_of
-from mempo_jax.planning.programs import NAMES, Lowering
-from mempo_jax.training import sharding
+from mempo_jax.planning.devices import CHIPS, GIB, Chip
+from mempo_jax.planning.plan import with_changes
+from mempo_jax.planning.programs import NAMES, Lowering, shape_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 CHANGES = {
@@ -109,7 +108,7 @@ def measure(changes: dict[str, Any], chip: Chip) -> dict[str, dict]:
     """By program: seconds of a call, tokens a second, shares, bytes."""
     settings = with_changes(qwen2_5_7b.get_config().to_dict(), changes)
     shape, _ = shape_of(settings.policy.path, "policy.path")
-    mesh = sharding.make_mesh(1, 1, 1)
+    mesh = placement.make_mesh(1, 1, 1)
     lowering = Lowering(shape, settings, mesh)
     params = jax.jit(lowering.model.init)(jax.random.key(0))
     dtype = settings.policy.param_dtype

@@ -155,7 +155,8 @@ def _make_policy(folder: pathlib.Path, shape: dict, length: int) -> int:
     import jax
 
     from mempo_jax.models import hf
-    from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+    from mempo_jax.models.decoder import LanguageModel
+    from mempo_jax.models.layers import DecoderConfig
     from mempo_jax.models.nano import build_nano
 
     width, heads = shape["width"], shape["heads"]

@@ -29,7 +29,7 @@ flags.DEFINE_string(
 
 
 def main(command: Command) -> int:
-    from mempo_jax.training.run_settings import advice, from_config
+    from mempo_jax.config import advice, from_config
 
     config = command.config.to_dict()
     settings = from_config(config)
@@ -48,14 +48,16 @@ def main(command: Command) -> int:
         print(f"warning: {line}", file=sys.stderr)
 
     from experiments.progress import Bars
-    from mempo_jax.training import parts
-    from mempo_jax.training.checks import RunStopped
+    from mempo_jax.builders.engine import make_run_mesh
+    from mempo_jax.builders.policy import initial_policy
+    from mempo_jax.builders.suite import make_suite
+    from mempo_jax.distributed.hosts import RunStopped
+    from mempo_jax.runs.directory import RunDir
     from mempo_jax.training.cold_start import cold_start
-    from mempo_jax.training.rundir import RunDir
 
     bars = Bars()
-    suite, mesh = parts.make_suite(settings), parts.make_run_mesh(settings)
-    policy = parts.initial_policy(suite, settings)
+    suite, mesh = make_suite(settings), make_run_mesh(settings)
+    policy = initial_policy(suite, settings)
     try:
         out.mkdir(parents=True, exist_ok=True)  # what cannot be made is told at once
     except OSError as error:
@@ -74,18 +76,18 @@ def main(command: Command) -> int:
 
 def _write(path: pathlib.Path, settings: Any) -> int:
     from experiments.progress import Bars
-    from mempo_jax.training import parts
-    from mempo_jax.training.demonstration_files import write_demonstrations
-    from mempo_jax.training.demonstrations import records
+    from mempo_jax.builders.policy import initial_policy
+    from mempo_jax.builders.suite import make_episodes, make_expert, make_suite
+    from mempo_jax.training.demonstrations import records, write_demonstrations
 
     if path.exists() or not path.parent.is_dir():
         raise ConfigError(
             f"--demonstrations={path}: expected a new file in a folder that there is"
         )
-    suite, bars = parts.make_suite(settings), Bars()
-    tokenizer = parts.initial_policy(suite, settings).tokenizer
-    episodes = parts.make_episodes(suite, settings)
-    expert = parts.make_expert(suite, settings)
+    suite, bars = make_suite(settings), Bars()
+    tokenizer = initial_policy(suite, settings).tokenizer
+    episodes = make_episodes(suite, settings)
+    expert = make_expert(suite, settings)
     count = settings.train.demonstrations
     tasks = [suite.task("train", index) for index in range(count)]
 

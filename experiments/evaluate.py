@@ -47,15 +47,15 @@ def main(command: Command) -> int:
     workdir = pathlib.Path(options.workdir)
     config = _finished(workdir)
 
-    from mempo_jax.training.run_settings import from_config
+    from mempo_jax.config import from_config
 
     settings = from_config(config)
 
     from experiments.progress import Bars
+    from mempo_jax.evaluation.compare import WHO_READS, compare, names_of
     from mempo_jax.evaluation.table import lines
     from mempo_jax.rollout.http_client import ServerError
-    from mempo_jax.training.compare import WHO_READS, compare, names_of
-    from mempo_jax.training.rundir import RunDir
+    from mempo_jax.runs.directory import RunDir
 
     names_of(options.baselines)
     if options.reader not in WHO_READS:
@@ -101,14 +101,14 @@ def _finished(workdir: pathlib.Path) -> dict:
             "command that began it continues it"
         )
 
-    from mempo_jax.training.policy_config import read_json
+    from mempo_jax.builders.policy import read_json
 
     return read_json(workdir / "config.json")
 
 
 def _write(out: pathlib.Path, rows: list, about: dict) -> None:
     from mempo_jax.evaluation.table import to_csv
-    from mempo_jax.training.rundir import write_text
+    from mempo_jax.runs.directory import write_text
 
     whole = about | {"rows": rows}
     write_text(out / "evaluation.json", json.dumps(whole, indent=1) + "\n")

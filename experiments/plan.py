@@ -48,7 +48,7 @@ XLA_FLAGS = "--xla_force_host_platform_device_count={}"  # read when jax starts
 
 
 def main(command: Command) -> int:
-    from mempo_jax.planning.chips import device as read_device
+    from mempo_jax.planning.devices import device as read_device
 
     options = command.options
     device = read_device(options.device)
@@ -56,7 +56,7 @@ def main(command: Command) -> int:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {given}".strip()
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-    from mempo_jax.planning import report
+    from mempo_jax.planning import plan as plan_module
     from mempo_jax.planning.plan import Planner
 
     by_tpu = options.compiler == "tpu"
@@ -74,9 +74,9 @@ def main(command: Command) -> int:
         check=options.check,
     )
     if options.json:
-        print(json.dumps(report.as_json(plan), indent=1))
+        print(json.dumps(plan_module.as_json(plan), indent=1))
     else:
-        print(report.as_text(plan))
+        print(plan_module.as_text(plan))
     return 0
 
 

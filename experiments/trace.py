@@ -32,24 +32,25 @@ SHORT_DEMONSTRATIONS = 512
 
 
 def main(command: Command) -> int:
-    from mempo_jax.training.run_settings import from_config
+    from mempo_jax.config import from_config
 
     settings = from_config(command.config.to_dict())
     path = _policy_path(command.options) or settings.policy.path
 
     from experiments.transcript import transcript
+    from mempo_jax.builders.engine import make_collector, make_decoding, make_run_mesh
+    from mempo_jax.builders.suite import make_suite
     from mempo_jax.rollout.collect import Job
     from mempo_jax.rollout.http_client import ServerError
-    from mempo_jax.training import parts
 
-    suite, mesh = parts.make_suite(settings), parts.make_run_mesh(settings)
+    suite, mesh = make_suite(settings), make_run_mesh(settings)
     policy = _policy(path, suite, settings, mesh)
-    engine, collector = parts.make_collector(policy, suite, _few(settings, mesh), mesh)
+    engine, collector = make_collector(policy, suite, _few(settings, mesh), mesh)
     task = suite.task("test", command.options.task)
     jobs = [Job(task, n, settings.seed, "trace", 0) for n in range(SAMPLES)]
     try:
         engine.set_params(policy.params)
-        made = collector.run(jobs, parts.decoding(settings))
+        made = collector.run(jobs, make_decoding(settings))
     except ServerError as error:
         raise ConfigError(str(error)) from error
     print("\n".join(transcript(made, temperature=settings.sampling.temperature)))
@@ -74,12 +75,12 @@ def _policy_path(options: flags.FlagValues) -> str:
 
 def _policy(path, suite, settings, mesh):
     from experiments.progress import Bars
-    from mempo_jax.training import parts
+    from mempo_jax.builders.policy import load_policy, make_nano
     from mempo_jax.training.cold_start import cold_start
 
     if path:
         print(f"policy: {path}\n")
-        return parts.load_policy(path, settings)
+        return load_policy(path, settings)
     train = dataclasses.replace(
         settings.train,
         cold_start_steps=min(settings.train.cold_start_steps, SHORT_COLD_START),
@@ -91,7 +92,7 @@ def _policy(path, suite, settings, mesh):
         " and not yet what matters",
         file=sys.stderr,
     )
-    policy = parts.make_nano(suite, settings)
+    policy = make_nano(suite, settings)
     if steps:
         short = dataclasses.replace(settings, train=train)
         params = cold_start(policy, suite, short, mesh, Bars())
@@ -102,7 +103,7 @@ def _policy(path, suite, settings, mesh):
 
 def _few(settings, mesh):
     """The settings with no more slots than three trajectories need."""
-    from mempo_jax.training.sharding import row_multiple
+    from mempo_jax.distributed.placement import row_multiple
 
     multiple = row_multiple(mesh)
     slots = -(-SAMPLES // multiple) * multiple

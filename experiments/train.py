@@ -48,7 +48,7 @@ UNWRITABLE = (
 
 def main(command: Command) -> int:
     # Imported here: a wrong command line is refused before any of it is loaded.
-    from mempo_jax.training.stopping import Stopped, listening
+    from mempo_jax.distributed.hosts import Stopped, listening
 
     with listening(_leave) as stop:
         try:
@@ -59,19 +59,19 @@ def main(command: Command) -> int:
 
 
 def _run(command: Command, stop: Any) -> int:
-    from mempo_jax.training.run_settings import advice, from_config
+    from mempo_jax.config import advice, from_config
 
     config = command.config.to_dict()
     settings = from_config(config)
 
-    from mempo_jax.training import processes
+    from mempo_jax.distributed import hosts
 
     options = command.options
-    processes.start(options.coordinator, options.processes, options.process)
-    with processes.leaving():
-        if processes.count() > 1:
-            stop.share(processes.agree)
-        if processes.primary():
+    hosts.start(options.coordinator, options.processes, options.process)
+    with hosts.leaving():
+        if hosts.count() > 1:
+            stop.share(hosts.agree)
+        if hosts.primary():
             for line in advice(settings):
                 print(f"warning: {line}", file=sys.stderr)
         return _train(settings, config, options.workdir, stop)
@@ -80,21 +80,21 @@ def _run(command: Command, stop: Any) -> int:
 def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> int:
     from experiments.progress import Bars
     from experiments.summary import closing, table
+    from mempo_jax.distributed import hosts
+    from mempo_jax.distributed.hosts import RunStopped
     from mempo_jax.envs.reward import RewardError
+    from mempo_jax.evaluation.held_out import quiet
     from mempo_jax.rollout.http_client import ServerError
-    from mempo_jax.training import processes
-    from mempo_jax.training.checkpoint import CheckpointError
-    from mempo_jax.training.checks import RunStopped
-    from mempo_jax.training.cold_start import quiet
-    from mempo_jax.training.metrics import read_metrics
+    from mempo_jax.runs.metrics import read_metrics
+    from mempo_jax.training.checkpoints import CheckpointError
     from mempo_jax.training.run import run
 
     _say_ended(settings, config, workdir)
     bars = Bars()
-    progress = bars if processes.primary() else quiet
+    progress = bars if hosts.primary() else quiet
     try:
         summary = run(settings, config, workdir, progress, stop)
-    except processes.ProcessFailed as error:
+    except hosts.ProcessFailed as error:
         bars.close()
         print(error, file=sys.stderr)
         return STOPPED_EXIT
@@ -109,7 +109,7 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
     except BaseException:
         bars.close()
         raise
-    if not processes.primary():
+    if not hosts.primary():
         return 0
     metrics = pathlib.Path(workdir) / "metrics.jsonl"
     steps = read_metrics(metrics) if metrics.is_file() else []
@@ -120,12 +120,12 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
 
 def _say_ended(settings: Any, config: dict[str, Any], workdir: str) -> None:
     """Tells that a run has ended before: nothing runs, whatever is asked for."""
-    from mempo_jax.training import processes
-    from mempo_jax.training.rundir import RunDir
+    from mempo_jax.distributed import hosts
+    from mempo_jax.runs.directory import RunDir
 
     place = RunDir(workdir)
     try:
-        if not processes.primary() or place.ended(settings.train.steps) is None:
+        if not hosts.primary() or place.ended(settings.train.steps) is None:
             return
         place.check(config)
     except ConfigError:

@@ -16,15 +16,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mempo_jax.builders.engine import make_decoding, make_engine, make_run_mesh
+from mempo_jax.builders.policy import Policy, load_policy, read_config
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import RunSettings, from_config
 from mempo_jax.envs import Environment, Episode, Question, StepResult, Task, TaskSuite
 from mempo_jax.memory import Bank
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import parts
-from mempo_jax.training.policy_config import read_config
-from mempo_jax.training.rollouts import make_engine
-from mempo_jax.training.run_settings import RunSettings, from_config
 
 _RUN = re.compile(r"run-(\d+)")  # how the trajectories of an agent are named
 
@@ -67,7 +67,7 @@ class Agent:
 
     def __init__(
         self,
-        policy: parts.Policy,
+        policy: Policy,
         settings: RunSettings,
         mesh: Any,
         bank: Bank | str | os.PathLike | None,
@@ -114,8 +114,8 @@ class Agent:
                 'bank: expected none with config.context.rule "rolling", whose block '
                 f"ends with its task, got {bank!r}; leave it out, or use another rule"
             )
-        mesh = parts.make_run_mesh(settings)
-        return cls(parts.load_policy(path, settings, mesh), settings, mesh, bank)
+        mesh = make_run_mesh(settings)
+        return cls(load_policy(path, settings, mesh), settings, mesh, bank)
 
     @property
     def bank(self) -> Bank:
@@ -126,7 +126,7 @@ class Agent:
     def suite(self) -> TaskSuite:
         """The tasks of the config, made when first asked for."""
         if self._suite is None:
-            self._suite = parts.make_suite(self.settings)
+            self._suite = make_suite(self.settings)
         return self._suite
 
     def run(
@@ -165,7 +165,7 @@ class Agent:
         limit = self.settings.env.step_timeout_s
         foresee = self._advised.foresee
         collector = Collector(self._engine, self._tokenizer, make, limit, foresee)
-        decoding = parts.decoding(self.settings, greedy=greedy)
+        decoding = make_decoding(self.settings, greedy=greedy)
         [trajectory] = collector.run([job], decoding)
         self._bank, self._runs = bank, self._runs + 1
         if self._directory is not None:

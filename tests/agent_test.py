@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from mempo_jax import Agent, TextTask
+from mempo_jax.builders.memory_judge import Advisors
 from mempo_jax.envs import Status, Task
 from mempo_jax.memory import Bank, BankFileError, make_embedder
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.advisors import Advisors
 from tests.envs.scripted_env import ScriptedEnv
 from tests.experiments.process import ROOT, finish, start
 from tests.policy_case import config, save_policy

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mempo_jax.builders.engine import make_http_engine
+from mempo_jax.builders.policy import Policy
 from mempo_jax.rollout import http_client
-from mempo_jax.rollout.slots import Request
-from mempo_jax.training.policies import Policy
-from mempo_jax.training.remote import make_http_engine
+from mempo_jax.rollout.sampler import Request
 from tests.rollout import tiny
 
 SERVER = {"engine.http.url": "http://one:1", "engine.http.model": "a"}

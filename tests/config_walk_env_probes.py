@@ -9,8 +9,8 @@ import threading
 from types import ModuleType
 from unittest import mock
 
+from mempo_jax.builders.suite import make_suite
 from mempo_jax.envs.tools import Tool
-from mempo_jax.training import parts
 from tests.config_walk_probes import demonstrations, tasks
 from tests.envs import dialogue_story
 from tests.envs.adapters.games import Corridor
@@ -95,7 +95,7 @@ def adapter(settings):
 
     gymnasium.make = make
     with mock.patch.dict(sys.modules, {"gymnasium": gymnasium}):
-        suite = parts.make_suite(settings)
+        suite = make_suite(settings)
         seen = []
         for n in range(4):
             task = suite.task("train", n)

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
+from mempo_jax.builders import engine
+from mempo_jax.distributed.hosts import Stop
+from mempo_jax.runs.directory import RunDir
 from mempo_jax.training import cold_start as cold_starts
 from mempo_jax.training import run
-from mempo_jax.training.checkpoint import Checkpoints
-from mempo_jax.training.continuing import Kept
-from mempo_jax.training.rundir import RunDir
-from mempo_jax.training.stopping import Stop
+from mempo_jax.training.checkpoints import Checkpoints, RunCheckpoints
 from mempo_jax.types import TrainState
 
 # as in the table of ``config_walk_test``
@@ -34,7 +34,7 @@ def files(settings, config, folder):
     )
     trainer.run = lambda first, last: (({"loss": 1.0}, []) for _ in range(first, last))
     place = RunDir(str(folder))
-    kept = Kept(trainer, config, place)
+    kept = RunCheckpoints(trainer, config, place)
     run._train(trainer, config, place, kept, Stop(), lambda *_: None)
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     depth = len(folder.parts) + 2
@@ -66,6 +66,6 @@ def kept_steps(settings, monkeypatch, shared):
     monkeypatch.setattr(Checkpoints, "save", save)
     shared.runs += 1
     kept = shared.folder / f"run{shared.runs}"
-    suite = run.parts.make_suite(settings)
+    suite = engine.make_suite(settings)
     cold_starts.cold_start(shared.policy, suite, settings, shared.mesh, kept=kept)
     return saved

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from mempo_jax.memory import sentence_embedding
-from mempo_jax.training import advisors, parts
+from mempo_jax.builders import memory_judge
+from mempo_jax.builders.engine import make_run_mesh
+from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.memory import embedding
 from tests.rollout import probe_case
 
 
@@ -28,15 +31,15 @@ class SentenceLibrary:
 def embedder(settings):
     """The model that the library of sentence models is asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentence_embedding, "_library", lambda: SentenceLibrary)
+        patch.setattr(embedding, "_library", lambda: SentenceLibrary)
         return settings.memory.make_embedder().name
 
 
 def advice(settings):
     """What the memory asks the policy, what answers count, and how long they may be."""
-    suite, mesh = parts.make_suite(settings), parts.make_run_mesh(settings)
-    policy = parts.make_nano(suite, settings)
-    given = advisors.make_advisors(policy, settings, mesh)
+    suite, mesh = make_suite(settings), make_run_mesh(settings)
+    policy = make_nano(suite, settings)
+    given = memory_judge.make_advisors(policy, settings, mesh)
     seen = [sorted(policy.tokenizer.vocabulary())]
     if given.summarise is None:
         return seen

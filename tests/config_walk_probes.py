@@ -13,17 +13,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mempo_jax.builders.engine import make_collector, make_run_mesh
+from mempo_jax.builders.policy import adapt, initial_policy, make_nano
+from mempo_jax.builders.suite import make_episodes, make_expert, make_suite
 from mempo_jax.envs.ledger import LedgerEnv
+from mempo_jax.evaluation import held_out
 from mempo_jax.memory import Bank, make_embedder
 from mempo_jax.models import lora
-from mempo_jax.rollout import generate
+from mempo_jax.rollout import decode as decode_module
 from mempo_jax.training import cold_start as cold_starts
-from mempo_jax.training import evaluate, parts, run
-from mempo_jax.training.adapters import adapt
+from mempo_jax.training import run
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.loss import count_tokens
-from mempo_jax.training.schedules import scheduled
-from mempo_jax.training.state import add_updates, make_optimiser
+from mempo_jax.training.state import (
+    add_updates,
+    advantage_settings,
+    make_optimiser,
+    objective_settings,
+    optimiser_settings,
+    scheduled,
+)
 from mempo_jax.training.step import Programs
 from mempo_jax.types import TrainState
 from tests.training import step_case
@@ -48,7 +57,7 @@ def bits(tree):
 
 def tasks(settings):
     """Everything that the first tasks show."""
-    suite = parts.make_suite(settings)
+    suite = make_suite(settings)
     shown = []
     for task in [suite.task("train", n) for n in range(12)]:
         env = suite.make(task)
@@ -60,9 +69,9 @@ def tasks(settings):
 
 def demonstrations(settings):
     """What the scripted expert says in the first tasks."""
-    suite = parts.make_suite(settings)
-    expert = parts.make_expert(suite, settings)
-    make = parts.make_episodes(suite, settings)
+    suite = make_suite(settings)
+    expert = make_expert(suite, settings)
+    make = make_episodes(suite, settings)
     said = []
     for n in range(8):
         episode, rng = make(suite.task("train", n), "x"), np.random.default_rng(n)
@@ -74,8 +83,8 @@ def demonstrations(settings):
 
 def episode(settings):
     """A scripted trajectory: what it is shown, its op log, its reward."""
-    suite = parts.make_suite(settings)
-    episode = parts.make_episodes(suite, settings)(suite.task("train", 0), "x")
+    suite = make_suite(settings)
+    episode = make_episodes(suite, settings)(suite.task("train", 0), "x")
     script, facts, views = iter(TURNS), {}, []
     shown = [0]
 
@@ -108,7 +117,7 @@ def bank(settings):
 
 def optimiser(settings):
     """Weights after four updates with a steady and a large gradient."""
-    made = make_optimiser(parts.optimiser(settings))
+    made = make_optimiser(optimiser_settings(settings))
     params, state = WEIGHTS, made.init(WEIGHTS)
     for scale in (0.1, 3.0, 0.2, 0.1):
         grads = jax.tree.map(lambda x, s=scale: np.full_like(x, s), WEIGHTS)
@@ -124,9 +133,9 @@ def update(settings):
     programs = Programs(
         step_case.MODEL,
         mesh,
-        make_optimiser(parts.optimiser(settings)),
-        parts.objective(settings),
-        parts.advantage(settings),
+        make_optimiser(optimiser_settings(settings)),
+        objective_settings(settings),
+        advantage_settings(settings),
         settings.credit,
     )
     params = step_case.new_state().params
@@ -149,8 +158,8 @@ def update(settings):
 
 def policy(settings):
     """The initial policy, the reference, and how the model computes."""
-    suite = parts.make_suite(settings)
-    made, reference = run._policies(settings, suite, parts.make_run_mesh(settings))
+    suite = make_suite(settings)
+    made, reference = run._policies(settings, suite, make_run_mesh(settings))
     tokens = np.zeros((1, 4), np.int32)
 
     def total(params):
@@ -163,14 +172,14 @@ def policy(settings):
 
 def chat(settings):
     """What the policy's chat template writes around a question."""
-    made = parts.initial_policy(parts.make_suite(settings), settings)
+    made = initial_policy(make_suite(settings), settings)
     return made.tokenizer.prompt([{"role": "user", "content": "bus"}])
 
 
 def adapters(settings):
     """What is trained of the policy, and what that adds to the weights."""
-    suite = parts.make_suite(settings)
-    policy = parts.make_nano(suite, settings)
+    suite = make_suite(settings)
+    policy = make_nano(suite, settings)
     made = adapt(policy, settings, step_case.sharding.make_mesh(1, 1, 1), "training")
     trained, _ = lora.split(made.params)
     ones = jax.tree.map(jnp.ones_like, made.params)
@@ -179,7 +188,7 @@ def adapters(settings):
 
 
 def mesh(settings):
-    return dict(parts.make_run_mesh(settings).shape)
+    return dict(make_run_mesh(settings).shape)
 
 
 def engine(settings, monkeypatch, shared):
@@ -195,15 +204,17 @@ def engine(settings, monkeypatch, shared):
 
         return program
 
-    empty = generate.Decoded(*[jnp.zeros(1)] * 3)
-    monkeypatch.setattr(generate, "prefill", record("prefill", lambda cache: cache))
-    monkeypatch.setattr(generate, "copy_rows", record("copy_rows", lambda cache: cache))
-    decode = record("decode", lambda cache: (cache, empty))
-    monkeypatch.setattr(generate, "decode", decode)
-    suite = parts.make_suite(settings)
-    made, _ = parts.make_collector(
-        shared.policy, suite, settings, parts.make_run_mesh(settings)
+    empty = decode_module.Decoded(*[jnp.zeros(1)] * 3)
+    monkeypatch.setattr(
+        decode_module, "prefill", record("prefill", lambda cache: cache)
     )
+    monkeypatch.setattr(
+        decode_module, "copy_rows", record("copy_rows", lambda cache: cache)
+    )
+    decode = record("decode", lambda cache: (cache, empty))
+    monkeypatch.setattr(decode_module, "decode", decode)
+    suite = make_suite(settings)
+    made, _ = make_collector(shared.policy, suite, settings, make_run_mesh(settings))
     made.set_params(shared.policy.params)
     made.warm_up()
     return seen
@@ -231,14 +242,14 @@ def cold_start(settings, monkeypatch, shared):
             return TrainState(params, opt, state.step + 1), {"loss": 0.0}
 
     monkeypatch.setattr(cold_starts, "Programs", Recorder)
-    suite = parts.make_suite(settings)
+    suite = make_suite(settings)
     made = cold_starts.cold_start(shared.policy, suite, settings, shared.mesh)
     return batches, bits(made["final_norm"])
 
 
 def step(settings, monkeypatch, shared, at=2):
     """One training step with compiled programs that all of these probes share."""
-    trainer = Trainer(shared.policy, parts.make_suite(settings), settings, shared.mesh)
+    trainer = Trainer(shared.policy, make_suite(settings), settings, shared.mesh)
     shared.lend(trainer)
     figures, trajectories = trainer.step(at)
     said = [t.actions for t in trajectories]
@@ -285,8 +296,8 @@ def evaluation(settings):
     jobs = []
     collector = SimpleNamespace(run=lambda given, *_: jobs.extend(given) or [])
     engine = SimpleNamespace(set_params=lambda params: None)
-    evaluate.run_held_out(
-        *(engine, collector, parts.make_suite(settings), settings, None),
+    held_out.run_held_out(
+        *(engine, collector, make_suite(settings), settings, None),
         greedy=True,
         stage="",
     )

@@ -4,7 +4,8 @@ from unittest import mock
 
 import numpy as np
 
-from mempo_jax.training import parts, suites
+from mempo_jax.builders import suite as suite_module
+from mempo_jax.builders.suite import make_suite
 from tests.config_walk_probes import demonstrations
 from tests.envs import qa_case
 
@@ -54,7 +55,7 @@ def write_questions(folder):
 
 def questions(settings):
     """What is asked, found and scored in the first tasks, and the expert's words."""
-    suite = parts.make_suite(settings)
+    suite = make_suite(settings)
     shown = [suite.vocabulary(), demonstrations(settings)]
     for split in ("train", "validation", "test"):
         if suite.size(split) == 0:
@@ -71,7 +72,9 @@ def questions(settings):
 
 def countries(settings):
     """What is asked about countries of our own."""
-    with mock.patch.object(suites, "read_package", return_value=qa_case.COUNTRIES):
-        suite = parts.make_suite(settings)
+    with mock.patch.object(
+        suite_module, "read_package", return_value=qa_case.COUNTRIES
+    ):
+        suite = make_suite(settings)
     tasks = [suite.task("train", n) for n in range(suite.size("train") or 8)]
     return np.array([suite.make(task).goal for task in tasks]).tolist()

@@ -11,11 +11,13 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import base
+from mempo_jax.builders.engine import make_run_mesh
+from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
+from mempo_jax.distributed.hosts import RunStopped
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import parts
-from mempo_jax.training.checks import RunStopped
 from mempo_jax.training.loop import Trainer
-from mempo_jax.training.run_settings import from_config
 from tests import config_walk_engine_probes as engine_probes
 from tests import config_walk_env_probes as env_probes
 from tests import config_walk_kept_probes as kept_probes
@@ -218,9 +220,9 @@ class World:
             '{"task": "ledger/train/0", "turns": [{"action": "<think> bus</think>"}]}\n'
         )
         settings = from_config(self.config({}).to_dict())
-        self.mesh = parts.make_run_mesh(settings)
-        suite = parts.make_suite(settings)
-        self.policy = parts.make_nano(suite, settings)
+        self.mesh = make_run_mesh(settings)
+        suite = make_suite(settings)
+        self.policy = make_nano(suite, settings)
         shifted = jax.tree.map(lambda x: x + 1.0, self.policy.params)
         self.policy.save(folder / "POLICY", shifted)
         self.policy.save(folder / "STYLED", shifted)

@@ -12,7 +12,7 @@ import pytest
 
 from mempo_jax.models.attention import causal_attention, chosen
 from mempo_jax.models.decoder import LanguageModel
-from mempo_jax.rollout.engine import Request
+from mempo_jax.rollout.sampler import Request
 from tests.rollout import tiny
 from tests.training import step_case
 

@@ -2,8 +2,8 @@
 
 import json
 
+from mempo_jax.builders.policy import write_config
 from mempo_jax.models import hf
-from mempo_jax.training.policy_config import write_config
 from tests.experiments import tiny as tiny_config
 from tests.rollout import tiny
 

@@ -5,26 +5,372 @@ after it and ends with its last line. ``<answer>`` answers too, and ends the tas
 Score: the mean over the story's questions, each scored as ``babi_answers`` says. The
 supporting facts named by the files are the truth about what deserved memory. Questions
 are reported apart by the number of their task: category ``qa1`` and so on.
+
+How an answer to a bAbI question is scored, by the kind of answer that a task has.
+
+Most answers are one word ("hallway", "yes", "maybe", "two") and are right or wrong. A
+list ("milk,football", task 8) earns the F1 of its items, whatever their order: the
+share counts for learning, and an answer scores 1.0 exactly where the exact match of
+the official evaluation says so. A path ("n,w", task 19) is right only in its order. A
+count (task 7) may be given in figures, a direction in full.
+
+The scripted policy of ``babi``: notes, and answers read from recalled notes.
+
+Reads bAbI story files: numbered sentences, questions with answer and evidence.
+
+Format (Weston et al. 2015, "Towards AI-Complete Question Answering"): a line is
+``N text``; the number returns to 1 at a new story. A question line is
+``N question TAB answer TAB evidence``, evidence being numbers of earlier sentences. All
+twenty tasks share it: an answer may be a list ("milk,football"), a path ("n,w"), a
+count, yes, no or maybe. Only an answer that says there is nothing may lack evidence.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import pathlib
 import re
 import sys
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import numpy as np
 
-from mempo_jax.envs.babi_answers import COUNTING, COUNTS, answer_score
-from mempo_jax.envs.babi_expert import COREFERENCE, LAST, UNKNOWN, BabiExpert
-from mempo_jax.envs.babi_files import DataError, Story, find_file, read_stories
 from mempo_jax.envs.base import (
+    DataError,
     Question,
     ScriptedPolicy,
+    Situation,
     StepResult,
     Task,
     derived_seed,
 )
+
+COUNTING, LISTS, PATHS = 7, 8, 19  # tasks
+COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven")
+NOTHING = ("none", "nothing")  # answers that no sentence need support
+_FIGURES = {str(n): word for n, word in enumerate(COUNTS)} | {"zero": "none"}
+_DIRECTIONS = {"north": "n", "east": "e", "south": "s", "west": "w"}
+
+
+def answer_score(given: str, gold: str, task: int) -> float:
+    """Score in [0, 1] of the answer ``given`` to a question of ``task``."""
+    said, wanted = _items(given), _items(gold)
+    if task == PATHS:
+        return float([_DIRECTIONS.get(w, w) for w in said] == wanted)
+    if task == COUNTING:
+        said = [_FIGURES.get(word, word) for word in said]
+    is_list = task == LISTS or "," in gold
+    if not is_list or gold.strip().lower() in NOTHING:
+        return float(sorted(said) == sorted(wanted))
+    common = (collections.Counter(said) & collections.Counter(wanted)).total()
+    return 2 * common / (len(said) + len(wanted)) if common else 0.0
+
+
+def _items(text: str) -> list[str]:
+    return [word for word in re.split(r"[,\s]+", text.lower()) if word]
+
+
+UNKNOWN_ANSWER = "unknown"
+_MOVE = re.compile(
+    r"(\w+) (?:went|went back|journeyed|moved|travelled) to the (\w+)\.?$"
+)
+_MOVE_BOTH = re.compile(_MOVE.pattern.replace(r"(\w+)", r"(\w+) and (\w+)", 1))
+_MOVE_ON = re.compile(_MOVE.pattern.replace(r"(\w+)", r"(?:\w+ )*(?:he|she|they)", 1))
+_TAKE = re.compile(r"(\w+) (?:took|got|grabbed|picked up) the (\w+)(?: there)?\.?$")
+_DROP = re.compile(
+    r"(\w+) (?:left|discarded|dropped|put down) the (\w+)(?: there)?\.?$"
+)
+_GIVE = re.compile(r"(\w+) (?:gave|handed|passed) the (\w+) to (\w+)\.?$")
+_WHERE = re.compile(r"Where is (?:the )?(\w+) ?\?$")
+_IS_IN = re.compile(r"Is (\w+) in the (\w+) ?\?$")
+_CARRIED = re.compile(
+    r"(?:What is|(How many) objects (?:is|are)) (\w+) (?:carrying|holding) ?\?$"
+)
+# What each question about a gift knows of (giver, thing, receiver), and the one asked.
+_GIFTS = (
+    (re.compile(r"What did (?P<giver>\w+) give to (?P<receiver>\w+) ?\?$"), "thing"),
+    (re.compile(r"Who gave the (?P<thing>\w+) to (?P<receiver>\w+) ?\?$"), "giver"),
+    (re.compile(r"Who gave the (?P<thing>\w+) ?\?$"), "giver"),
+    (re.compile(r"Who received the (?P<thing>\w+) ?\?$"), "receiver"),
+    (
+        re.compile(r"Who did (?P<giver>\w+) give the (?P<thing>\w+) to ?\?$"),
+        "receiver",
+    ),
+)
+LAST = "last one was"  # begins the note of who moved last: whom "she" may mean
+COREFERENCE = frozenset((11, 13))  # tasks that need it
+_ROLES = ("giver", "thing", "receiver")
+
+
+class BabiExpert:
+    """Shows the form of note-keeping, writing each note with one probability.
+
+    A move becomes ``John now at hallway``, a taken thing ``milk is at John``; for a
+    thing put down it first recalls where its bearer is. Other sentences are written
+    as they stand. In tasks with pronouns it also keeps a note of who moved last, and
+    recalls it where a sentence says "she". Which sentences will be asked about plays
+    no part. It answers questions about places, about what somebody carries, and about
+    gifts; to others it says that it does not know.
+    """
+
+    def __init__(self, write_rate: float, tasks: tuple[int, ...] = ()) -> None:
+        self._write_rate = write_rate
+        self._tells_last = bool(COREFERENCE & set(tasks))
+
+    def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
+        text = situation.observation
+        if text.endswith("?"):
+            return _answer(situation)
+        if situation.queries:
+            on = _MOVE_ON.match(text) if self._tells_last else None
+            noted = _note_move_on(on[1], situation.recalled) if on else ""
+            return noted or _note_drop(situation)
+        shared = self._tells_last or _MOVE_BOTH.match(text)
+        if shared and (said := self._moves(text, rng)):
+            return said
+        if move := _MOVE.match(text):
+            subject, note = move[1], _where(move[1], move[2])
+        elif take := _TAKE.match(text):
+            subject, note = take[2], _where(take[2], take[1])
+        elif drop := _DROP.match(text):
+            subject, note = drop[2], None
+        else:
+            subject, note = text.split()[0], text.rstrip(".")
+        thought = f"<think> {subject}</think>"
+        if rng.random() >= self._write_rate:
+            return thought
+        if note is None:
+            return thought + _recall(drop[1])
+        return f"{thought}<mem_write> {note}</mem_write>"
+
+    def _moves(self, text: str, rng: np.random.Generator) -> str:
+        """Notes on a move of two, or of somebody whom "she" may mean later."""
+        both, one = _MOVE_BOTH.match(text), _MOVE.match(text)
+        if self._tells_last and (on := _MOVE_ON.match(text)):
+            recall = f'<mem_recall k="1"> {LAST}</mem_recall>'
+            return f"<think> {on[1]}</think>" + recall * self._writes(rng)
+        if both or one:
+            names = [both[1], both[2]] if both else [one[1]]
+            notes = [_where(name, both[3] if both else one[2]) for name in names]
+            notes += [f"{LAST} {' '.join(names)}"] * self._tells_last
+            thought = f"<think> {' '.join(names)}</think>"
+            return thought + _writes_of(notes) * self._writes(rng)
+        return ""
+
+    def _writes(self, rng: np.random.Generator) -> bool:
+        return rng.random() < self._write_rate
+
+
+def _writes_of(notes: list[str]) -> str:
+    return "".join(f"<mem_write> {note}</mem_write>" for note in notes)
+
+
+def _note_move_on(place: str, recalled: tuple[str, ...]) -> str:
+    """Notes that whoever moved last is now at ``place``; "" where nobody knows."""
+    found = [text for text in recalled if text.startswith(LAST)]
+    names = found[0].removeprefix(LAST).split() if found else []
+    return _writes_of([_where(name, place) for name in names])
+
+
+def _note_drop(situation: Situation) -> str:
+    drop = _DROP.match(situation.observation)
+    place = _place_of(drop[1], situation.recalled) if drop else None
+    if drop is None or place is None:
+        return f"<mem_write> {situation.observation.rstrip('.')}</mem_write>"
+    return f"<mem_write> {_where(drop[2], place)}</mem_write>"
+
+
+def _answer(situation: Situation) -> str:
+    text = situation.observation
+    where, is_in = _WHERE.match(text), _IS_IN.match(text)
+    if where or is_in:
+        return _answer_place(where[1] if where else is_in[1], is_in, situation)
+    if carried := _CARRIED.match(text):
+        return _answer_carried(carried[2], bool(carried[1]), situation)
+    for pattern, asked in _GIFTS:
+        if gift := pattern.match(text):
+            return _answer_gift(gift.groupdict(), asked, situation)
+    if situation.queries:
+        return f"<act> {UNKNOWN_ANSWER}</act>"
+    return f"<mem_recall> {text.rstrip('? ')}</mem_recall>"
+
+
+def _answer_place(
+    subject: str, is_in: re.Match[str] | None, situation: Situation
+) -> str:
+    if not situation.queries:
+        return f"<think> {subject}</think>{_recall(subject)}"
+    place = _place_of(subject, situation.recalled)
+    if place and place[0].isupper():  # a person, who has it
+        if len(situation.queries) == 1:
+            return _recall(place)
+        place = _place_of(place, situation.recalled)
+    if is_in and place:
+        answer = "yes" if place == is_in[2] else "no"
+        return f"<think> {place} {is_in[2]}</think><act> {answer}</act>"
+    return f"<act> {place or UNKNOWN_ANSWER}</act>"
+
+
+def _answer_carried(who: str, counts: bool, situation: Situation) -> str:
+    """What ``who`` carries, as a list or as a number, from notes of taken things."""
+    if not situation.queries:
+        return f"<think> {who}</think><mem_recall> is at {who}</mem_recall>"
+    end = f" is at {who}"
+    things = [t.removesuffix(end) for t in situation.recalled if t.endswith(end)]
+    things = list(dict.fromkeys(things))
+    if counts:
+        return f"<act> {COUNTS[min(len(things), len(COUNTS) - 1)]}</act>"
+    return f"<act> {','.join(things) or 'nothing'}</act>"
+
+
+def _answer_gift(known: dict[str, str], asked: str, situation: Situation) -> str:
+    if not situation.queries:
+        giver, thing, receiver = (known.get(role, "") for role in _ROLES)
+        words = (giver, "gave the", thing, "to", receiver)
+        query = " ".join(word for word in words if word)
+        return f"<think> {query}</think><mem_recall> {query}</mem_recall>"
+    for text in situation.recalled:
+        if not (gift := _GIVE.match(text)):
+            continue
+        told = dict(zip(_ROLES, gift.groups(), strict=True))
+        if all(told[role] == value for role, value in known.items()):
+            return f"<act> {told[asked]}</act>"
+    return f"<act> {UNKNOWN_ANSWER}</act>"
+
+
+def _where(subject: str, place: str) -> str:
+    """A note; persons and things differ in a word, so that a query tells them apart."""
+    return f"{subject} {'now' if subject[0].isupper() else 'is'} at {place}"
+
+
+def _recall(subject: str) -> str:
+    """Asks for the one memory that begins like a note about ``subject``."""
+    return f'<mem_recall k="1"> {_where(subject, "").rstrip()}</mem_recall>'
+
+
+def _place_of(subject: str, recalled: tuple[str, ...]) -> str | None:
+    start = _where(subject, "")
+    found = [text.removeprefix(start) for text in recalled if text.startswith(start)]
+    return found[0].strip() if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line of a story; ``answer`` is None for a statement."""
+
+    text: str
+    answer: str | None
+    evidence: frozenset[int]  # positions in the story, 0 is the first line
+
+
+@dataclasses.dataclass(frozen=True)
+class Story:
+    task: int
+    lines: tuple[Line, ...]
+
+
+def find_file(data_dir: str, task: int, split: str) -> pathlib.Path:
+    """The one file ``qa{task}_*_{split}.txt`` of a folder.
+
+    Raises:
+      DataError: no such folder, no such file, or more than one.
+    """
+    folder = pathlib.Path(data_dir)
+    where = "set config.env.data_dir to the folder of the bAbI files"
+    if not data_dir or not folder.is_dir():
+        raise DataError(
+            f"config.env.data_dir: expected a folder with bAbI files, got {data_dir!r},"
+            f" which is not one; {where}"
+        )
+    found = sorted(folder.glob(f"qa{task}_*_{split}.txt"))
+    if len(found) != 1:
+        names = [p.name for p in found] or "none"
+        raise DataError(
+            f"{folder}: expected one file qa{task}_*_{split}.txt, found {names}; "
+            f"{where} or change config.env.babi.tasks"
+        )
+    return found[0]
+
+
+def read_stories(path: pathlib.Path, task: int) -> Iterator[Story]:
+    """Streams the stories of one file.
+
+    Raises:
+      DataError: a file that cannot be opened, or a line that does not fit, with file
+        name and line number.
+    """
+    lines: list[Line] = []
+    with _open(path) as file:
+        for at, raw in enumerate(file, start=1):
+            if not raw.strip():
+                continue
+            place = f"{path}, line {at}"
+            number, line = _parse_line(_decode(raw, place), place)
+            if number == 1 and lines:
+                yield Story(task, tuple(lines))
+                lines = []
+            if number != len(lines) + 1:
+                raise DataError(
+                    f"{place}: expected line number {len(lines) + 1} or 1 (a new "
+                    f"story), got {number}"
+                )
+            _check_evidence(line, lines, place)
+            lines.append(line)
+    if lines:
+        yield Story(task, tuple(lines))
+
+
+def _open(path: pathlib.Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, got {error}") from error
+
+
+def _decode(raw: bytes, place: str) -> str:
+    try:
+        return raw.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: expected UTF-8 text, got {error}") from error
+
+
+def _parse_line(text: str, place: str) -> tuple[int, Line]:
+    head = re.match(r"(\d{1,9}) +(?=\S)", text)
+    if head is None:
+        raise DataError(
+            f"{place}: expected 'NUMBER sentence', got {text[:60]!r}; one line of a "
+            "story each, questions with TAB answer TAB evidence"
+        )
+    number, rest = int(head.group(1)), text[head.end() :]
+    fields = rest.split("\t")
+    if len(fields) == 1 and "?" not in rest:
+        return number, Line(rest.strip(), None, frozenset())
+    if len(fields) != 3 or not fields[0].strip() or not fields[1].strip():
+        raise DataError(
+            f"{place}: expected 'question TAB answer TAB evidence numbers', got "
+            f"{len(fields)} fields: {text[:60]!r}"
+        )
+    words = fields[2].split()
+    if not words and fields[1].strip().lower() in NOTHING:
+        return number, Line(fields[0].strip(), fields[1].strip(), frozenset())
+    if not words or not all(w.isascii() and w.isdigit() and len(w) < 10 for w in words):
+        raise DataError(
+            f"{place}: expected evidence as numbers of earlier lines, got "
+            f"{fields[2][:40]!r}"
+        )
+    evidence = frozenset(int(w) - 1 for w in words)
+    return number, Line(fields[0].strip(), fields[1].strip(), evidence)
+
+
+def _check_evidence(line: Line, earlier: list[Line], place: str) -> None:
+    for at in sorted(line.evidence):
+        if not 0 <= at < len(earlier) or earlier[at].answer is not None:
+            raise DataError(
+                f"{place}: expected evidence among the statements before it (1 to "
+                f"{len(earlier)}), got {at + 1}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +481,7 @@ class BabiSuite:
         return BabiEnv(stories[at])
 
     def vocabulary(self) -> list[str]:
-        words = {"is", "now", "at", UNKNOWN, "answer", "each"}
+        words = {"is", "now", "at", UNKNOWN_ANSWER, "answer", "each"}
         if COUNTING in self.settings.tasks:
             words.update(COUNTS)
         if COREFERENCE & set(self.settings.tasks):

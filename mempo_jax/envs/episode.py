@@ -3,10 +3,13 @@
 An ``Episode`` joins an environment, a memory bank of its own, the parser, the context
 rule and the reward. Training, evaluation and demonstrations use this same object; it
 knows nothing of tokens beyond the spans it passes on, and nothing of groups.
+
+Limits of one trajectory.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import time
 from collections.abc import Sequence
@@ -14,10 +17,33 @@ from functools import partial
 
 from mempo_jax.envs.base import Environment, Situation, Task
 from mempo_jax.envs.context import Context, ContextSettings, Measure, View
-from mempo_jax.envs.episode_settings import EpisodeSettings
-from mempo_jax.envs.reward import Reward, RewardSettings, compose, finite
-from mempo_jax.envs.reward_facts import efficiency_shares, penalty_counts
-from mempo_jax.memory import BLOCK, Bank, Grammar, Op, error_message, parse_ops
+from mempo_jax.envs.reward import (
+    Reward,
+    RewardSettings,
+    compose,
+    efficiency_shares,
+    finite,
+    penalty_counts,
+)
+from mempo_jax.memory import BLOCK, Bank, Grammar, Limits, Op, error_message, parse_ops
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeSettings:
+    """Limits of one trajectory: its turns, and what one action may do."""
+
+    max_turns: int
+    max_ops_per_turn: int
+    max_entry_chars: int
+    retrieval_top_k: int
+
+    def limits(self) -> Limits:
+        return Limits(
+            max_ops_per_turn=self.max_ops_per_turn,
+            max_entry_chars=self.max_entry_chars,
+            max_recall_k=self.retrieval_top_k,
+        )
+
 
 MAX_NOTICES = 2  # different faults of the last turn that the policy is told of
 MAX_NOTICE_CHARS = 120

@@ -6,26 +6,230 @@ wanted later has to be written. ``<answer>1: ...; 2: ...</answer>`` ends it. A s
 that fails or takes too long is told as an observation. Score: the mean over the
 questions of each one's F1 or exact match; they are reported apart by their record's
 kind. After MEM1 (Zhou et al. 2025) and its multi-objective tasks.
+
+A scripted policy of ``multi_qa``: search, note what supports an answer, recall.
+
+Settings of ``multi_qa`` and of ``factbook``, which asks the same way.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from mempo_jax.envs.answers import answer_f1, exact_match, join_answers, split_answers
-from mempo_jax.envs.babi_files import DataError
-from mempo_jax.envs.base import Question, ScriptedPolicy, StepResult, Task, derived_seed
-from mempo_jax.envs.multi_qa_expert import UNKNOWN, MultiQaExpert
-from mempo_jax.envs.multi_qa_records import SPLITS, Passage, Record, RecordSource
-from mempo_jax.envs.multi_qa_settings import MultiQaSettings
-from mempo_jax.envs.search_tool import SearchTool
+from mempo_jax.envs.answers import (
+    VERDICTS,
+    answer_f1,
+    exact_match,
+    join_answers,
+    normalise_answer,
+    split_answers,
+)
+from mempo_jax.envs.base import (
+    DataError,
+    Question,
+    ScriptedPolicy,
+    Situation,
+    StepResult,
+    Task,
+    derived_seed,
+)
+from mempo_jax.envs.qa_data import SPLITS, Fact, Passage, Record, RecordSource
+from mempo_jax.envs.search import SEARCHES, SearchTool
 from mempo_jax.envs.tools import Tool, ToolSettings
 from mempo_jax.memory import make_embedder
+
+UNKNOWN = "unknown"
+NOTES_RECALLED = 2  # for each question
+_ASKED = re.compile(r"^\d+: (.*)$", re.MULTILINE)
+_SEARCHES = re.compile(r"searches (\d+)")
+TITLE_WORDS = 6  # of a note, at most
+_MARK = 40  # normalised characters by which a sentence is known again
+
+
+class MultiQaExpert:
+    """Shows the form, and the ceiling of a reader that misses nothing.
+
+    It searches for each question, once for each passage that supports it, up to
+    ``hops`` times: first by the question, then by what it noted, or by the record's own
+    queries. Of what is found it notes, with ``write_rate``, the sentences that the
+    record names as support and that it does not recall yet, up to ``note_chars``
+    characters, under the names in the question. In the end it recalls by those of each
+    question and gives the gold answer where the recalled notes hold it (of a yes or a
+    no, where they hold a supporting sentence), else "unknown".
+
+    Unlike the experts of other tasks it knows the truth: which passage supports an
+    answer, and how an answer is worded, takes reading that no script does. Where it is
+    used for demonstrations, ``write_rate`` leaves something to learn.
+
+    Args:
+      find: the record of a question.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Record | None],
+        write_rate: float,
+        hops: int,
+        note_chars: int,
+    ) -> None:
+        self._find, self._write_rate = find, write_rate
+        self._hops, self._note_chars = hops, note_chars
+
+    def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
+        asked = _ASKED.findall(situation.goal)
+        plan = [(text, hop) for text in asked for hop in range(self._hops_of(text))]
+        count = _SEARCHES.match(situation.observation)
+        done = int(count[1]) if count else len(plan)
+        if "\n- " in situation.observation and 1 <= done <= len(plan):
+            question, hop = plan[done - 1]
+            fresh = len(situation.queries) == min(hop, 1)
+            if hop and not situation.queries:
+                return _recall(question)
+            note = self._note(question, situation) if fresh else ""
+            if note and rng.random() < self._write_rate:
+                return f'<mem_write title="{topic(question)}"> {note}</mem_write>'
+        if done < len(plan):
+            return self._search(*plan[done], situation)
+        for text in asked:
+            if not _recalled(text, situation):
+                return _recall(text)
+        answers = [self._answer(text, situation.recalled) for text in asked]
+        return f"<answer> {join_answers(answers)}</answer>"
+
+    def _hops_of(self, question: str) -> int:
+        record = self._find(question)
+        titles = {fact.title for fact in record.support} if record else ()
+        return max(1, min(self._hops, len(titles)))
+
+    def _search(self, question: str, hop: int, situation: Situation) -> str:
+        if hop and not _recalled(question, situation):
+            return _recall(question)
+        record = self._find(question)
+        own = record.queries if record else ()
+        query = own[0] if own else question
+        if hop and situation.recalled:
+            known = record is not None and _holds(situation.recalled, record.support)
+            query = own[hop] if known and len(own) > hop else situation.recalled[0]
+        return f"<act> search: {_plain(query).strip()}</act>"
+
+    def _note(self, question: str, situation: Situation) -> str:
+        """The supporting sentences that are shown and not recalled, with titles."""
+        record, shown = self._find(question), situation.observation
+        if record is None:
+            return ""
+        parts: dict[str, list[str]] = {}
+        for fact in record.support:
+            there = f"\n- {fact.title}: " in shown and fact.sentence in shown
+            if there and not _holds(situation.recalled, [fact]):
+                parts.setdefault(fact.title, []).append(fact.sentence)
+        texts = [f"{title}: {' '.join(each)}" for title, each in parts.items()]
+        return _plain(" ".join(texts)[: self._note_chars]).strip()
+
+    def _answer(self, question: str, recalled: tuple[str, ...]) -> str:
+        record = self._find(question)
+        if record is None:
+            return UNKNOWN
+        gold = normalise_answer(record.answer)
+        if gold in VERDICTS:
+            known = _holds(recalled, record.support)
+        else:
+            known = f" {gold} " in f" {normalise_answer(' '.join(recalled))} "
+        return record.answer if known else UNKNOWN
+
+
+def _holds(recalled: Iterable[str], facts: Iterable[Fact]) -> bool:
+    """Whether one of ``facts`` stands in what was recalled, by how it begins."""
+    text = normalise_answer(" ".join(recalled))
+    marks = [normalise_answer(f"{f.title} {f.sentence}")[:_MARK] for f in facts]
+    bare = [normalise_answer(f.sentence)[:_MARK] for f in facts]
+    return any(mark in text for mark in (*marks, *bare) if mark)
+
+
+def topic(question: str) -> str:
+    """Names and numbers of a question, as the title of its notes: recalled by it."""
+    words = re.findall(r"[\w.'-]*\w", question)
+    named = [word for word in words[1:] if not word[0].islower()]
+    return " ".join((named or words)[-TITLE_WORDS:])
+
+
+def _recall(question: str) -> str:
+    return f'<mem_recall k="{NOTES_RECALLED}"> {topic(question)}</mem_recall>'
+
+
+def _recalled(question: str, situation: Situation) -> bool:
+    return topic(question) in map(str.strip, situation.queries)
+
+
+def _plain(text: str) -> str:
+    """Without what could be read as a tag."""
+    return text.replace("<", " ").replace(">", " ")
+
+
+METRICS = ("f1", "em")
+EMBEDDERS = ("static", "hashing")
+MAX_OBJECTIVES = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiQaSettings:
+    """What is asked, searched, shown, scored and demonstrated; see configs/base.py."""
+
+    objectives: int
+    train_file: str
+    validation_file: str
+    test_file: str
+    validation_share: float
+    test_share: float
+    shelf_records: int
+    search: str
+    embedder: str
+    passages: int
+    passage_chars: int
+    metric: str
+    write_rate: float
+    hops: int
+    note_chars: int
+    vocabulary_words: int
+
+    def files(self) -> dict[str, str]:
+        """File name by split, "" where none is named."""
+        return {
+            "train": self.train_file,
+            "validation": self.validation_file,
+            "test": self.test_file,
+        }
+
+    def __post_init__(self) -> None:
+        def check(ok: bool, field: str, expected: str) -> None:
+            if not ok:
+                raise ValueError(
+                    f"config.env.multi_qa.{field}: expected {expected}, got "
+                    f"{getattr(self, field)!r}"
+                )
+
+        most = MAX_OBJECTIVES
+        check(1 <= self.objectives <= most, "objectives", f"1 to {most}")
+        for field in ("validation_share", "test_share"):
+            check(0 <= getattr(self, field) < 1, field, "a share in [0, 1)")
+        left = 1 - self.validation_share
+        check(self.test_share < left, "test_share", f"less than {left:g}, for training")
+        check(self.search in SEARCHES, "search", f"one of {SEARCHES}")
+        check(self.embedder in EMBEDDERS, "embedder", f"one of {EMBEDDERS}")
+        check(self.metric in METRICS, "metric", f"one of {METRICS}")
+        check(0 <= self.write_rate <= 1, "write_rate", "0 to 1")
+        check(self.hops in (1, 2), "hops", "1 or 2")
+        check(self.passage_chars >= 20, "passage_chars", "at least 20")
+        check(self.note_chars >= 20, "note_chars", "at least 20")
+        for field in ("shelf_records", "passages"):
+            check(getattr(self, field) >= 1, field, "at least 1")
+        check(self.vocabulary_words >= 0, "vocabulary_words", "at least 0")
+
 
 PREFIX = "search:"
 HINT = f"expected {PREFIX} words"

@@ -4,6 +4,8 @@ Every component keeps its raw value (a score, a count or a share) and its weight
 value. Penalties together never fall below ``penalty_floor``, so that a rambling
 trajectory stays within the scale of the task; efficiency together never weighs more
 than a fifth of the task, or remembering nothing would win.
+
+What the components of a reward are counted from: the op log and the bank's size.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
+
+from mempo_jax.memory import OpRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,3 +172,40 @@ def finite(value: Any, source: str) -> float:
     if not is_number or not math.isfinite(value):
         raise RewardError(f"{source}: expected one finite float, got {value!r}")
     return float(value)
+
+
+def penalty_counts(
+    log: Sequence[OpRecord], malformed: int, overflowed: bool
+) -> dict[str, int]:
+    """Events of ``reward.PENALTIES`` in one trajectory."""
+    return {
+        "malformed": malformed,
+        "duplicate": sum(r.outcome == "duplicate" for r in log),
+        "overflow": int(overflowed),
+        "write_cost": sum(
+            r.kind == "write" and r.outcome in ("new", "merged") for r in log
+        ),
+    }
+
+
+def efficiency_shares(
+    log: Sequence[OpRecord], sizes: Sequence[int], capacity: int
+) -> dict[str, float]:
+    """Shares of ``reward.EFFICIENCY`` in one trajectory, each in [0, 1].
+
+    efficiency_size: 1 - mean number of active entries / capacity; 0 for a run without a
+    turn, and left out where nothing bounds the bank. efficiency_hits: share of recalls
+    that found an entry; 0 without a recall, or never asking would be the sure way to a
+    full share.
+
+    Args:
+      sizes: active entries after the ops of each turn.
+      capacity: the most active entries; 0 for no limit.
+    """
+    hits = [bool(r.entry_ids) for r in log if r.kind == "recall"]
+    shares = {"efficiency_hits": sum(hits) / len(hits) if hits else 0.0}
+    if capacity and sizes:
+        shares["efficiency_size"] = 1.0 - sum(sizes) / len(sizes) / capacity
+    elif capacity:
+        shares["efficiency_size"] = 0.0
+    return shares

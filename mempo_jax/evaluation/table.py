@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mempo_jax.envs.answers import answer_f1, exact_match, join_answers, split_answers
-from mempo_jax.evaluation.baselines_runs import Told
-from mempo_jax.evaluation.metrics import mean_ci95
-from mempo_jax.evaluation.trajectory_stats import ratio_ci95
+from mempo_jax.evaluation.baselines import Told
+from mempo_jax.evaluation.stats import mean_ci95, ratio_ci95
 from mempo_jax.rollout.trajectory import Trajectory
 
 Row = dict[str, Any]

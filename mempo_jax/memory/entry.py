@@ -1,4 +1,7 @@
-"""One memory: what it says, where it came from, what became of it."""
+"""One memory: what it says, where it came from, what became of it.
+
+What the methods of a bank give back.
+"""
 
 from __future__ import annotations
 
@@ -122,3 +125,49 @@ class Entry:
 def full_text(title: str | None, text: str) -> str:
     """What is embedded and judged: the title belongs to the statement."""
     return f"{title}: {text}" if title else text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hit:
+    """One recalled entry, as it stands after the recall, and its cosine similarity."""
+
+    entry: Entry
+    similarity: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WriteResult:
+    """outcome new, merged, duplicate, error or disabled; entry_id -1 if none.
+
+    similarity is to the nearest active entry, 0 where there was none.
+    """
+
+    outcome: str
+    entry_id: int
+    similarity: float
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MergeResult:
+    """outcome merged, error or disabled; entry_id of the new entry, -1 if none."""
+
+    outcome: str
+    entry_id: int
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeleteResult:
+    """outcome deleted, error or disabled."""
+
+    outcome: str
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """What the policy sees unasked: how many memories, titles of the newest."""
+
+    active: int
+    titles: tuple[str, ...]

@@ -9,10 +9,11 @@ from typing import Protocol
 import numpy as np
 
 from mempo_jax.memory import arguments
-from mempo_jax.memory import judge as judge_lib
 from mempo_jax.memory.config import BankConfig
 from mempo_jax.memory.entry import Entry, Status, full_text
-from mempo_jax.memory.judge import Judge, Verdict
+from mempo_jax.memory.lexical import judge
+from mempo_jax.memory.lexical.compare import Verdict
+from mempo_jax.memory.lexical.judge import Judge
 from mempo_jax.memory.ops import OpError, OpOutcome, OpRecord
 from mempo_jax.memory.store import EntryTable
 
@@ -78,7 +79,7 @@ class Gates:
                 stored=draft.text,
                 evicted=self._over_capacity(table),
             )
-        join = judge_lib.updated if verdict == Verdict.UPDATES else judge_lib.joined
+        join = judge.updated if verdict == Verdict.UPDATES else judge.joined
         stored = join([old.text, draft.text])
         return self.merge(
             draft, table, (old.id,), stored, supersedes=verdict == Verdict.UPDATES
@@ -108,7 +109,7 @@ class Gates:
         """
         entries = [table[i] for i in parents]
         if stored is None:
-            stored = judge_lib.joined([entry.text for entry in entries])
+            stored = judge.joined([entry.text for entry in entries])
         title = draft.title or next((e.title for e in entries if e.title), None)
         return dataclasses.replace(
             draft,

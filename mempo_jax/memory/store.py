@@ -2,19 +2,184 @@
 
 Writing, loading, replaying and looking back all go through ``EntryTable.apply``; that
 is why a replayed bank equals the original bit for bit.
+
+The invariants of a bank, stated once.
+
+Whom the cap pushes out next, without sorting the bank at every write.
+
+The first to go has the fewest accesses, then the oldest access, then the lowest id.
+Entries are immutable and a touch only raises this key. So a key that was noted earlier
+is never above the true one: the smallest noted key is either true, and its entry goes,
+or it is noted anew as it is now. A recall therefore costs nothing here.
 """
 
 from __future__ import annotations
 
+import functools
+import heapq
 import warnings
 from collections.abc import Iterator
 
 import numpy as np
 
 from mempo_jax.memory.entry import Entry, Reason, Status
-from mempo_jax.memory.eviction import BaseOrder, EvictionQueue
 from mempo_jax.memory.index import Index, make_index
 from mempo_jax.memory.ops import OpOutcome, OpRecord
+
+
+def check_bank(bank, table) -> None:
+    """Raises AssertionError naming the first invariant that ``bank`` breaks."""
+    entries = bank.entries
+    for place, entry in enumerate(entries):
+        _require(entry.id == place, f"entry at {place} has id {entry.id}")
+        _check_entry(entry, entries, bank.embedder.dim)
+    active = [entry.id for entry in entries if entry.status == Status.ACTIVE]
+    _require(len(bank) == len(active), f"{len(active)} active, counted {len(bank)}")
+    _require(
+        sorted(table.index.ids()) == active, "the index does not hold the active ids"
+    )
+    capacity = bank.config.capacity
+    _require(not capacity or len(active) <= capacity, f"over the cap of {capacity}")
+    _check_log(bank, entries)
+
+
+def _check_entry(entry: Entry, entries: list[Entry], dim: int) -> None:
+    where = f"entry {entry.id}: "
+    vector = entry.embedding
+    _require(
+        vector.shape == (dim,) and vector.dtype == np.float32, where + "embedding type"
+    )
+    _require(abs(float(vector @ vector) - 1) < 1e-3, where + "embedding norm is not 1")
+    _require(bool(entry.text.strip()), where + "empty text")
+    _require(entry.step_accessed >= entry.step_created, where + "accessed before made")
+    merged = entry.status == Status.MERGED
+    _require(merged == (entry.merged_into >= 0), where + "merged_into against status")
+    if merged:
+        _require(
+            entry.id < entry.merged_into < len(entries)
+            and entry.id in entries[entry.merged_into].parents,
+            where + f"not a parent of {entry.merged_into}, into which it was merged",
+        )
+    for parent in entry.parents:
+        _require(
+            0 <= parent < entry.id and entries[parent].merged_into == entry.id,
+            where + f"parent {parent} was not merged into it",
+        )
+    allowed = {
+        Status.ACTIVE: {Reason.NONE},
+        Status.MERGED: {Reason.NONE, Reason.SUPERSEDED},
+        Status.DELETED: {Reason.POLICY, Reason.EVICTED},
+    }
+    _require(
+        entry.reason in allowed[entry.status],
+        where + f"{entry.status} for reason {entry.reason!r}",
+    )
+
+
+def _check_log(bank, entries: list[Entry]) -> None:
+    made, recalled = 0, 0
+    for record in bank.log:
+        if record.outcome in (OpOutcome.NEW, OpOutcome.MERGED):
+            made += 1
+        if record.outcome == OpOutcome.RECALLED:
+            recalled += len(record.entry_ids)
+            cap = bank.config.retrieval_top_k
+            _require(len(record.entry_ids) <= cap, "a recall went over its cap")
+        if record.error is None:
+            _require(
+                all(0 <= i < len(entries) for i in record.entry_ids),
+                f"turn {record.turn}: the log names an entry that is not there",
+            )
+    start = len(bank.initial_entries)
+    _require(start + made == len(entries), "entries that the log does not explain")
+    # A merged entry takes over the accesses of its parents: count living ends only.
+    ends = sum(e.access_count for e in entries if e.status != Status.MERGED)
+    before = sum(
+        e.access_count for e in bank.initial_entries if e.status != Status.MERGED
+    )
+    _require(ends == before + recalled, "access counts that the log does not explain")
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise AssertionError(f"bank is not valid: {problem}")
+
+
+Key = tuple[int, int, int]  # accesses, step of the last, id
+
+
+def key_of(entry: Entry) -> Key:
+    """The lowest key goes first."""
+    return entry.access_count, entry.step_accessed, entry.id
+
+
+class BaseOrder:
+    """Active entries of a shared base, sorted when first asked for: once for all forks.
+
+    base: entries by id, frozen.
+    """
+
+    def __init__(self, base: tuple[Entry, ...]):
+        self._base = base
+
+    @functools.cached_property
+    def ids(self) -> np.ndarray:
+        """int64 [active], first to go first."""
+        active = [entry for entry in self._base if entry.status == Status.ACTIVE]
+        ids = np.asarray([entry.id for entry in active], np.int64)
+        steps = np.asarray([entry.step_accessed for entry in active], np.int64)
+        counts = np.asarray([entry.access_count for entry in active], np.int64)
+        return ids[np.lexsort((ids, steps, counts))]
+
+    def key(self, place: int) -> Key:
+        """Key of the entry at a place of ``ids``, as it stands in the base."""
+        return key_of(self._base[self.ids[place]])
+
+
+class EvictionQueue:
+    """The order of going in one table: a place in the base's order, and a heap.
+
+    The heap holds keys of entries that were added here or have changed since the base.
+    """
+
+    def __init__(self, order: BaseOrder, added: list[Entry]):
+        self._order = order
+        self._next = 0
+        self._heap = [key_of(entry) for entry in added]
+        heapq.heapify(self._heap)
+
+    def add(self, entry: Entry) -> None:
+        """Takes a new entry in."""
+        heapq.heappush(self._heap, key_of(entry))
+
+    def first(self, count: int, table) -> tuple[int, ...]:
+        """Ids of the ``count`` active entries of ``table`` that would go first.
+
+        They stay in the queue: whether they go is not decided here.
+        """
+        keys = [self._take(table) for _ in range(count)]
+        for key in keys:
+            heapq.heappush(self._heap, key)
+        return tuple(entry_id for _, _, entry_id in keys)
+
+    def _take(self, table) -> Key:
+        while True:
+            key = self._smallest()
+            entry = table[key[-1]]
+            if entry.status != Status.ACTIVE:
+                continue
+            now = key_of(entry)
+            if now == key:
+                return key
+            heapq.heappush(self._heap, now)
+
+    def _smallest(self) -> Key:
+        if self._next < len(self._order.ids):
+            key = self._order.key(self._next)
+            if not self._heap or key < self._heap[0]:
+                self._next += 1
+                return key
+        return heapq.heappop(self._heap)
 
 
 class EntryTable:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mempo_jax.models import gguf_file, lora, stream
-from mempo_jax.models.decoder import DecoderConfig, Params
+from mempo_jax.models import gguf, lora, stream
+from mempo_jax.models.decoder import Params
 from mempo_jax.models.families import (
     Entry,
     config_json,
@@ -24,14 +24,17 @@ from mempo_jax.models.families import (
     tensor_names,
     tensor_table,
 )
-from mempo_jax.models.safetensors_files import (
+from mempo_jax.models.layers import DecoderConfig
+from mempo_jax.models.safetensors_io import (
     EMBEDDING,
     HEAD,
     INDEX,
+    SHARD_BYTES,
     WEIGHTS,
+    Planned,
     open_directory,
+    open_files,
 )
-from mempo_jax.models.safetensors_writing import SHARD_BYTES, Planned, open_files
 from mempo_jax.models.tokenizer import Options, Tokenizer
 
 _PACKAGE = "package:"
@@ -55,7 +58,7 @@ def load(
     """
     path = resolve(path)
     if path.suffix == ".gguf":
-        with gguf_file.open_gguf(path) as file:
+        with gguf.open_gguf(path) as file:
             config, tokenizer = file.config, file.tokenizer(template_kwargs)
             _check_vocabulary(path, config, tokenizer)
             table = tensor_table(config)

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as BackendTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from mempo_jax.models.decoder import DecoderConfig
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.models.tokenizer import Tokenizer
 
 _PAD, _UNKNOWN, _END = "<pad>", "<unk>", "<|end|>"

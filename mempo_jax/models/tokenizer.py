@@ -16,8 +16,14 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
-from mempo_jax.models.chat import ChatFormat, Message, common_prefix, is_thought
-from mempo_jax.models.plain_text import Piece, PlainTextEncoder
+from mempo_jax.models.chat import (
+    ChatFormat,
+    Message,
+    Piece,
+    PlainTextEncoder,
+    common_prefix,
+    is_thought,
+)
 
 _REPLACEMENT = "\ufffd"  # what decoding puts for bytes that make no character
 # Stands before a template that asks for the date: text of a day cannot be resumed.

@@ -15,11 +15,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from mempo_jax.config import RunSettings
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.planning.programs import NAMES, Lowering, device_bytes
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.run_settings import RunSettings
 
 # What the TPU compiler says a program needs in bfloat16, as a share of what the CPU's
 # says of it in float32: of what there is once, and of what each layer adds. Measured on

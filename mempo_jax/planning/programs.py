@@ -3,6 +3,8 @@
 They are those of ``training.step`` and ``rollout.device``, with the shardings that a
 run gives them. The largest shapes of a run are taken: the longest bucket of rows, all
 slots, the whole span.
+
+The shape of a run's policy, read without its weights.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import pathlib
 from typing import Any
 
 import jax
@@ -17,19 +20,105 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from mempo_jax.models import lora
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
-from mempo_jax.rollout.device import Programs as EnginePrograms
-from mempo_jax.rollout.generate import Sampling
+from mempo_jax.builders.engine import batch_shapes
+from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import RunSettings
+from mempo_jax.distributed import placement
+from mempo_jax.models import gguf, hf, lora
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.families import read_config
+from mempo_jax.models.layers import DecoderConfig
+from mempo_jax.rollout.decode import Programs as EnginePrograms
+from mempo_jax.rollout.decode import Sampling
 from mempo_jax.rollout.sampler import Counters
+from mempo_jax.settings import ConfigError, nearest
 from mempo_jax.training import loss as losses
-from mempo_jax.training import parts, sharding
-from mempo_jax.training.accumulating import Accumulator
-from mempo_jax.training.filler import filler_facts, filler_rows
-from mempo_jax.training.run_settings import RunSettings
-from mempo_jax.training.state import fresh_state, make_optimiser
-from mempo_jax.training.step import Programs
+from mempo_jax.training.state import (
+    advantage_settings,
+    fresh_state,
+    make_optimiser,
+    objective_settings,
+    optimiser_settings,
+)
+from mempo_jax.training.step import Accumulator, Programs, filler_facts, filler_rows
 from mempo_jax.types import Rows
+
+# vocabulary, width, layers, heads, key heads, head size, MLP width, tied, positions
+_SIZES = {
+    "SmolLM2-135M": (49_152, 576, 30, 9, 3, 64, 1_536, True, 8_192),
+    "SmolLM2-360M": (49_152, 960, 32, 15, 5, 64, 2_560, True, 8_192),
+    "SmolLM2-1.7B": (49_152, 2_048, 24, 32, 32, 64, 8_192, True, 8_192),
+    "Qwen2.5-0.5B": (151_936, 896, 24, 14, 2, 64, 4_864, True, 32_768),
+    "Qwen2.5-1.5B": (151_936, 1_536, 28, 12, 2, 128, 8_960, True, 32_768),
+    "Qwen2.5-3B": (151_936, 2_048, 36, 16, 2, 128, 11_008, True, 32_768),
+    "Qwen2.5-7B": (152_064, 3_584, 28, 28, 4, 128, 18_944, False, 32_768),
+    "Qwen2.5-14B": (152_064, 5_120, 48, 40, 8, 128, 13_824, False, 32_768),
+    "Qwen2.5-32B": (152_064, 5_120, 64, 40, 8, 128, 27_648, False, 32_768),
+    "Qwen3-0.6B": (151_936, 1_024, 28, 16, 8, 128, 3_072, True, 40_960),
+    "Qwen3-1.7B": (151_936, 2_048, 28, 16, 8, 128, 6_144, True, 40_960),
+    "Qwen3-4B": (151_936, 2_560, 36, 32, 8, 128, 9_728, True, 40_960),
+    "Qwen3-8B": (151_936, 4_096, 36, 32, 8, 128, 12_288, False, 40_960),
+}
+_SUFFIXES = ("-Instruct",)
+
+
+def policy_shape(settings: RunSettings) -> tuple[DecoderConfig, str]:
+    """The decoder's shape, and where it was found.
+
+    From a directory's config.json or a GGUF file's header. Where ``policy.path`` names
+    a directory that is not there, from a table of known sizes by its last part.
+
+    Raises:
+      ConfigError: nothing there and no such size, or a file that does not fit.
+    """
+    spelled = settings.policy.path
+    if not spelled:
+        suite = make_suite(settings)
+        return make_nano(suite, settings).config, "the built-in nano"
+    return shape_of(spelled, "policy.path")
+
+
+def shape_of(spelled: str, field: str) -> tuple[DecoderConfig, str]:
+    """The same for one path, that of ``config.field``."""
+    try:
+        path = hf.resolve(spelled)
+        if path.suffix == ".gguf":
+            with gguf.open_gguf(path) as file:
+                return file.config, f"{spelled}, its header"
+        if (path / "config.json").is_file():
+            return read_config(path), f"{spelled}/config.json"
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"config.{field} = {spelled!r}: {error}") from error
+    name = pathlib.PurePath(spelled).name
+    known = known_shape(name)
+    if known is None:
+        near = nearest(name, list(_SIZES))
+        hint = f"; the nearest of these is {near}" if near else ""
+        raise ConfigError(
+            f"config.{field} = {spelled!r}: no config.json there, and {name!r} is none "
+            f"of the known sizes ({', '.join(_SIZES)}){hint}"
+        )
+    return known, f"no {spelled} here: the known shape of {name}"
+
+
+def known_shape(name: str) -> DecoderConfig | None:
+    """The published shape of a model by its name, with or without "-Instruct"."""
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    if name not in _SIZES:
+        return None
+    *sizes, tied, positions = _SIZES[name]
+    return DecoderConfig(
+        *sizes,
+        rope_theta=1e6,  # changes no shape, like the norm's epsilon
+        norm_eps=1e-6,
+        tied=tied,
+        qkv_bias=name.startswith("Qwen2.5"),
+        qk_norm=name.startswith("Qwen3"),
+        max_positions=positions,
+    )
+
 
 NAMES = ("score", "accumulate", "apply", "prefill", "decode")
 
@@ -83,18 +172,18 @@ class Lowering:
             lora=adapters,
             attention="xla" if policy.attention == "auto" else policy.attention,
         )
-        self.optimiser = make_optimiser(parts.optimiser(settings))
-        self.rows = sharding.row_sharding(mesh)
+        self.optimiser = make_optimiser(optimiser_settings(settings))
+        self.rows = placement.row_sharding(mesh)
         self._engine = EnginePrograms(
-            self.model, sharding.row_sharding(self.engine_mesh), Counters()
+            self.model, placement.row_sharding(self.engine_mesh), Counters()
         )
         self.shapes = self._shapes()
         self._training = Programs(
             self.model,
             mesh,
             self.optimiser,
-            parts.objective(settings),
-            parts.advantage(settings),
+            objective_settings(settings),
+            advantage_settings(settings),
             settings.credit,
             pass_tokens=0,  # as elsewhere than on the CPU that compiles this
         )
@@ -132,13 +221,13 @@ class Lowering:
     @property
     def row_shape(self) -> tuple[int, int]:
         """Rows and padded length of the largest micro-batch, over all devices."""
-        shapes = parts.shapes(self.settings, self.mesh)
+        shapes = batch_shapes(self.settings, self.mesh)
         length = shapes.length_buckets[-1]
         return shapes.rows_of(length), length
 
     def _engine_call(self, name: str) -> tuple[Any, tuple, dict[str, Any]]:
         sampling, span = self.settings.sampling, self.settings.max_segment_tokens
-        rows = sharding.row_sharding(self.engine_mesh)
+        rows = placement.row_sharding(self.engine_mesh)
 
         def per_slot(dtype, *more: int) -> Any:
             return jax.ShapeDtypeStruct((self._slots, *more), dtype, sharding=rows)
@@ -150,7 +239,7 @@ class Lowering:
             given = (None, numbers(width), numbers())
             return self._engine.prefill, (params, cache, *given), {"span": span}
         whole = functools.partial(
-            jax.ShapeDtypeStruct, sharding=sharding.replicated(self.engine_mesh)
+            jax.ShapeDtypeStruct, sharding=placement.replicated(self.engine_mesh)
         )
         stop = whole((self.model.config.vocab_size,), jnp.bool_)
         drawing = Sampling(
@@ -182,7 +271,7 @@ class Lowering:
         return Shapes(
             self._put(params),
             # As the engine takes them on other backends than a CPU: stacked.
-            _placed(params, sharding.shardings(params, self.engine_mesh)),
+            _placed(params, placement.shardings(params, self.engine_mesh)),
             self._put(state),
             self._sums(trained),
             jax.tree.map(
@@ -195,13 +284,13 @@ class Lowering:
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), trained
         )
         scalar = jax.ShapeDtypeStruct(
-            (), jnp.float32, sharding=sharding.replicated(self.mesh)
+            (), jnp.float32, sharding=placement.replicated(self.mesh)
         )
-        keys = parts.objective(self.settings).aux_keys
+        keys = objective_settings(self.settings).aux_keys
         return Accumulator(self._put(wide), scalar, scalar, dict.fromkeys(keys, scalar))
 
     def _put(self, tree: Any) -> Any:
-        return _placed(tree, sharding.shardings(tree, self.mesh))
+        return _placed(tree, placement.shardings(tree, self.mesh))
 
     def _row_arrays(self) -> Rows:
         return jax.tree.map(
@@ -210,10 +299,10 @@ class Lowering:
         )
 
     def _loss_inputs(self) -> losses.LossInputs:
-        facts = filler_facts(self.settings, parts.shapes(self.settings, self.mesh))
+        facts = filler_facts(self.settings, batch_shapes(self.settings, self.mesh))
         make = functools.partial(
             losses.loss_inputs,
-            advantage=parts.advantage(self.settings),
+            advantage=advantage_settings(self.settings),
             credit=self.settings.credit,
         )
         count = jax.ShapeDtypeStruct((facts.valid.size,), jnp.float32)
@@ -227,7 +316,7 @@ def host_mesh(mesh: Mesh, hosts: int) -> Mesh:
     own = mesh.size // hosts
     tensor = math.gcd(mesh.shape["tensor"], own)
     fsdp = math.gcd(mesh.shape["fsdp"], own // tensor)
-    return sharding.make_mesh(
+    return placement.make_mesh(
         own // (fsdp * tensor), fsdp, tensor, devices=list(mesh.devices.flat)[:own]
     )
 

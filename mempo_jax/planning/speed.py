@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from mempo_jax.config import RunSettings
+from mempo_jax.distributed.placement import AXES
 from mempo_jax.models.layers import DecoderConfig
-from mempo_jax.planning.chips import Device
-from mempo_jax.training.run_settings import RunSettings
-from mempo_jax.training.sharding import AXES
+from mempo_jax.planning.devices import Device
 
 # Assumed, after what tuned runs of such models reach; nothing here was measured.
 OF_PEAK, OF_BANDWIDTH, OF_LINK = 0.4, 0.6, 0.6

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from mempo_jax.memory.lineage import makes_entry
 from mempo_jax.report.records import Record
-from mempo_jax.rollout.lineage import makes_entry
 
 ANSWERS = ("answer", "act")
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mempo_jax.rollout.lineage import Lineage
+from mempo_jax.memory.lineage import Lineage
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.types import Evidence, Kind, OpTable, Outcome, Rows, Trajectories

@@ -4,13 +4,20 @@ A slot belongs to one trajectory. The engine remembers which ids a slot's cache 
 a request then only feeds what differs. Requests join and leave between two chunks of
 decode steps, and what runs together is decided by the requests alone, so a run can be
 repeated bit for bit.
+
+Slots in several lanes, each with a cache of its own, that compute at the same time.
+
+On a CPU most of a program runs on one thread: only its large matrix products are split.
+With a lane for each core, the rest is shared out too. A lane plans for its own slots:
+contexts in different lanes share nothing.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,15 +25,74 @@ import numpy as np
 
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.deadline import nothing
-from mempo_jax.rollout.device import DeviceSlots, Programs
-from mempo_jax.rollout.lanes import Lane, Together
-from mempo_jax.rollout.sampler import Counters, Follower
-from mempo_jax.rollout.shapes import Shapes
-from mempo_jax.rollout.slots import Request, buckets, check_fit
-from mempo_jax.rollout.turns import Generation, Turn
+from mempo_jax.rollout import prefill
+from mempo_jax.rollout.decode import DeviceSlots, Programs
+from mempo_jax.rollout.prefill import Shapes
+from mempo_jax.rollout.sampler import (
+    Counters,
+    Follower,
+    Generation,
+    HeldContexts,
+    Request,
+    Turn,
+    buckets,
+    check_fit,
+)
+from mempo_jax.rollout.time_limits import nothing
 
-__all__ = ["Counters", "Engine", "Generation", "Request"]
+
+class Lane:
+    """Some slots in a row: what they hold, and their cache. ``first``: its number."""
+
+    def __init__(self, device: DeviceSlots, first: int) -> None:
+        self.device, self._first = device, first
+        self._held = HeldContexts(device.shapes.slots)
+
+    def set_params(self, params: Any, decoding: Any) -> None:
+        """Computes with these; drops all that is cached."""
+        self.device.set_params(params, decoding)
+        self._held = HeldContexts(self.device.shapes.slots)
+
+    def admit(self, requests: Sequence[Request]) -> int:
+        """Brings slots to all of their contexts but the last ids; returns the number of
+        ids that had to be computed."""
+        own = [r._replace(slot=r.slot - self._first) for r in requests]
+        reuse, shapes = self._held.reuse(own), self.device.shapes
+        stages = prefill.plan(own, reuse, self._held.ids(), shapes)
+        self._held.trim(reuse)
+        for stage in stages:
+            if stage.copies:
+                self.device.copy(stage.copies, stage.end)
+            self.device.prefill(stage.rows)
+        self._held.feed(own)
+        return sum(len(row.tokens) for stage in stages for row in stage.rows)
+
+    def decode(self, turns: Sequence[Turn], drawing: Any, filtered: bool) -> None:
+        """Samples a chunk of each turn."""
+        made = self.device.decode(turns, self._first, drawing, filtered)
+        for turn, (tokens, log_probs) in zip(turns, made, strict=True):
+            turn.add(tokens, log_probs)
+
+    def ended(self, turn: Turn) -> None:
+        """Its slot holds what was sampled."""
+        self._held.grow(turn.slot - self._first, turn.context, turn.tokens)
+
+
+class Together:
+    """Makes calls at the same time, each on a thread of its own; a single one here."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = (
+            concurrent.futures.ThreadPoolExecutor(threads) if threads > 1 else None
+        )
+
+    def __call__(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Their results, in order; the first error, once all have ended."""
+        if self._pool is None or len(calls) < 2:
+            return [call() for call in calls]
+        futures = [self._pool.submit(call) for call in calls]
+        concurrent.futures.wait(futures)
+        return [future.result() for future in futures]
 
 
 class Engine:

@@ -4,31 +4,88 @@ Token ids go out, token ids and their log-probs come back; a turn is cut by the 
 rules as in the local engine. Requests run at the same time, each in a thread, so the
 server can batch them; which tokens a request gets depends on its own seed, as far as
 the server is deterministic.
+
+Calls that wait for others, at the same time and off the main thread.
+
+How new weights reach a server: as a model directory that it is told to read.
 """
 
 from __future__ import annotations
 
+import collections
+import errno
+import fcntl
 import functools
+import json
 import operator
+import pathlib
 import queue
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.daemons import Daemons
-from mempo_jax.rollout.deadline import get, nothing
-from mempo_jax.rollout.http_answers import (
+from mempo_jax.rollout.http_client import (
+    JsonClient,
     Sampling,
+    ServerError,
+    ServerFaultError,
     end_at_stop,
     read_answer,
     request_body,
 )
-from mempo_jax.rollout.http_client import JsonClient, ServerError, ServerFaultError
-from mempo_jax.rollout.sampler import Counters, Follower, SamplingFault
-from mempo_jax.rollout.slots import Request, check_fit
-from mempo_jax.rollout.turns import Generation, Turn
+from mempo_jax.rollout.sampler import (
+    Counters,
+    Follower,
+    Generation,
+    Request,
+    SamplingFault,
+    Turn,
+    check_fit,
+)
+from mempo_jax.rollout.time_limits import get, nothing
+
+
+class Daemons:
+    """Makes calls in threads that end when there is nothing left to call.
+
+    They are daemons: an exit must not wait for a call that hangs.
+
+    Args:
+      most: threads at one time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._queued: collections.deque[Callable[[], None]] = collections.deque()
+        self.threads = 0
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Makes the call as soon as a thread is free; it must not raise."""
+        with self._lock:
+            self._queued.append(call)
+            more = self.threads < self._most
+            self.threads += more
+        if more:
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def drop(self) -> None:
+        """Forgets the calls that have not begun."""
+        with self._lock:
+            self._queued.clear()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queued:
+                    self.threads -= 1
+                    return
+                call = self._queued.popleft()
+            call()
+
 
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
 MOST_FAULTS = 8  # requests in a row that fail before the server counts as gone
@@ -267,3 +324,116 @@ class HttpEngine:
                 f"{sampling}"
             )
         check_fit(requests, self.slots, self.max_length)
+
+
+DIRECTORY = "{directory}"  # in a body: the path of the directory that was written
+WEIGHTS = "model.safetensors"
+LOCK = "mempo.lock"
+
+
+class Call(NamedTuple):
+    """A POST: its path, and its JSON body (None: an empty one)."""
+
+    path: str
+    body: Any
+
+
+def read_call(text: str) -> Call:
+    """A call from one line: "/path" or "/path {json}".
+
+    Raises ValueError on another form.
+    """
+    path, _, body = text.strip().partition(" ")
+    if not path.startswith("/"):
+        raise ValueError(f"expected '/path' or '/path {{json}}', got {text!r}")
+    try:
+        return Call(path, json.loads(body) if body.strip() else None)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: the body is no JSON ({error})") from error
+
+
+class DirectoryPublisher:
+    """Writes the policy, then has the server read it.
+
+    From its first call on, other processes' publishers are kept out of the directory:
+    the server would serve one run's weights to the other.
+
+    Args:
+      client: the server.
+      directory: written anew with every call; this program's own.
+      save: writes a Hugging Face directory with some parameters.
+      calls: made in order behind each writing; "{directory}" in a body stands for the
+        absolute path.
+      timeout_s: seconds for each of these calls.
+    """
+
+    def __init__(
+        self,
+        client: JsonClient,
+        directory: pathlib.Path,
+        save: Callable[[pathlib.Path, Any], None],
+        calls: Sequence[Call],
+        timeout_s: float,
+    ) -> None:
+        self._client, self._save = client, save
+        self._directory = directory.absolute()
+        self._calls, self._timeout = tuple(calls), timeout_s
+        self._lock: Any = None  # an open file; the system frees it with the process
+
+    def __call__(self, params: Any) -> None:
+        """Returns when the server has read these parameters.
+
+        Raises ServerError where it did not, or where another process publishes here.
+        """
+        self._keep_others_out()
+        self._save(self._directory, params)
+        for call in self._calls:
+            body = _filled(call.body, str(self._directory))
+            content = self._client.post(call.path, body, timeout_s=self._timeout)
+            if isinstance(content, dict) and content.get("success") is False:
+                raise ServerError(
+                    f"POST {self._client.url}{call.path}: the server did not take the "
+                    f"new weights: {str(content)[:300]}"
+                )
+
+    def _keep_others_out(self) -> None:
+        if jax.process_index() != 0:  # the first process speaks for all of a run
+            return
+        if self._lock is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = (self._directory / LOCK).open("w")
+        try:
+            # A lock of the process, so publishers of one process share it. Each call
+            # asks anew, for one that is closed gives up the lock of them all.
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return  # a file system without locks
+            raise ServerError(
+                f"{self._directory}: another process writes its weights there; wait "
+                "for it, or use another config.engine.http.sync_dir (and a server of "
+                "its own)"
+            ) from error
+
+
+def check_directory(directory: pathlib.Path) -> None:
+    """Raises ValueError where the directory has weights that would stand beside ours:
+    a server could go on reading those."""
+    kinds = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.gguf")
+    found = {path.name for kind in kinds for path in directory.glob(kind)}
+    if others := sorted(found - {WEIGHTS}):
+        raise ValueError(
+            f"{directory} holds {', '.join(others[:3])}, which the server could read "
+            f"in place of the {WEIGHTS} that is written there; expected a directory "
+            "of its own: a new one, or a model in a single file"
+        )
+
+
+def _filled(body: Any, directory: str) -> Any:
+    if isinstance(body, str):
+        return body.replace(DIRECTORY, directory)
+    if isinstance(body, list):
+        return [_filled(item, directory) for item in body]
+    if isinstance(body, dict):
+        return {name: _filled(item, directory) for name, item in body.items()}
+    return body

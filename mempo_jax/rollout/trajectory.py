@@ -1,14 +1,112 @@
-"""What one trajectory leaves behind: segments, op log, rewards, counts."""
+"""What one trajectory leaves behind: segments, op log, rewards, counts.
+
+What training made of each token of a trajectory, small enough to be kept with it.
+
+Tokens of one op share their numbers, and so do the tokens of a turn that spell no op.
+So a record keeps numbers by op and by turn, and how the tokens fall to them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from mempo_jax.envs import Question, Reward, Status, Task
 from mempo_jax.memory import Hygiene, OpRecord
-from mempo_jax.rollout.credited import TokenCredit
+from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.segments import Segment
+
+DIGITS = 4  # behind the point, of a number in a record
+
+
+class Run(NamedTuple):
+    """Tokens of a turn, next to each other, that spell one op; op -1: none.
+
+    lengths: characters of each token. One that shares its character with the token
+    before it has 0.
+    """
+
+    op: int
+    lengths: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenCredit:
+    """Numbers of one trajectory; token advantage = weight x advantage + bonus.
+
+    advantage: of the trajectory within its group. trained: whether its tokens entered
+    the loss. by_op: (weight, bonus, token advantage) of the tokens of each op, in the
+    order of the log. by_turn: (weight, token advantage) of the tokens of no op, by
+    turn. runs: by turn, what the policy sampled; None where its tokens do not spell
+    the action.
+    """
+
+    advantage: float
+    trained: bool
+    by_op: list[tuple[float, float, float]]
+    by_turn: list[tuple[float, float]]
+    runs: list[list[Run] | None]
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that stands in a record: rounded, without ``runs``."""
+        return {
+            "trained": self.trained,
+            "advantage": round(self.advantage, DIGITS),
+            "ops": _rounded(self.by_op),
+            "turns": _rounded(self.by_turn),
+        }
+
+
+def runs_of(
+    segments: Sequence[Segment],
+    actions: Sequence[str],
+    tokenizer: Tokenizer,
+    max_ops: int,
+) -> list[list[Run] | None]:
+    """By turn, the sampled tokens as runs of one op each.
+
+    Args:
+      segments, actions: of one trajectory.
+      max_ops: ops from there on have no credit of their own, see ``Shapes``.
+    """
+    found: list[list[Run] | None] = [None] * len(actions)
+    for turn, ids, ops in _sampled(segments):
+        if turn < len(actions) and tokenizer.decode(ids) == actions[turn]:
+            ops = [op if op < max_ops else -1 for op in ops]
+            found[turn] = _runs(ops, _lengths(tokenizer, ids))
+    return found
+
+
+def _sampled(
+    segments: Sequence[Segment],
+) -> Iterator[tuple[int, list[int], list[int]]]:
+    """(turn, ids, ops) of each action, in order."""
+    for segment in segments:
+        columns = segment.tokens, segment.is_action, segment.turn_id, segment.op_id
+        acted = [(t, i, o) for i, is_action, t, o in zip(*columns) if is_action]
+        for turn, items in itertools.groupby(acted, key=lambda item: item[0]):
+            _, ids, ops = zip(*items)
+            yield turn, list(ids), list(ops)
+
+
+def _lengths(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    # Tokens that share a character overlap: the first of them shows it.
+    ends = [0, *(end for _, end in tokenizer.offsets(ids))]
+    return [end - begin for begin, end in itertools.pairwise(ends)]
+
+
+def _runs(ops: Sequence[int], lengths: Sequence[int]) -> list[Run]:
+    pairs = zip(ops, lengths, strict=True)
+    return [
+        Run(op, tuple(length for _, length in items))
+        for op, items in itertools.groupby(pairs, key=lambda pair: pair[0])
+    ]
+
+
+def _rounded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [[round(float(value), DIGITS) for value in row] for row in rows]
 
 
 @dataclasses.dataclass

@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from mempo_jax.distributed.hosts import RunStopped
+from mempo_jax.distributed.placement import to_host
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.training.placing import to_host
 from mempo_jax.types import Rows
 
 MAX_INITIAL_KL = 1e-6
 EMPTY_STEPS = 5  # in a row, between two messages about them
-
-
-class RunStopped(RuntimeError):
-    """The run cannot go on; the message says what was seen and where to look."""
 
 
 def failed_share(trajectories: Sequence[Trajectory], limit: float) -> None:

@@ -2,51 +2,131 @@
 
 It uses the same episodes, segments and masks as reinforcement learning; only action
 tokens are trained on. Demonstrations show the form of acting, not what is relevant.
+
+Checkpoints of a cold start: a state, and where its draws stand.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
+from mempo_jax.builders.engine import batch_shapes
+from mempo_jax.builders.memory_judge import judgements, without_policy
+from mempo_jax.builders.policy import Policy, adapt
+from mempo_jax.builders.suite import make_episodes, make_expert
+from mempo_jax.config import RunSettings
+from mempo_jax.distributed.hosts import RunStopped, Stop, Stopped
+from mempo_jax.distributed.placement import to_host
 from mempo_jax.envs import Task, TaskSuite, derived_seed
+from mempo_jax.evaluation.held_out import Progress, quiet
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import bucket_of, pack
-from mempo_jax.rollout.deadline import nothing
 from mempo_jax.rollout.segments import Segment
+from mempo_jax.rollout.time_limits import nothing
+from mempo_jax.runs.directory import identity
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import parts
-from mempo_jax.training.adapters import adapt
-from mempo_jax.training.advisors import judgements, without_policy
-from mempo_jax.training.checks import RunStopped
-from mempo_jax.training.cold_start_kept import Kept, digest
+from mempo_jax.training.checkpoints import Checkpoints
 from mempo_jax.training.demonstrations import recorded, scripted
-from mempo_jax.training.pacing import Pace
-from mempo_jax.training.placing import to_host
-from mempo_jax.training.run_settings import RunSettings
-from mempo_jax.training.rundir import identity
-from mempo_jax.training.state import make_optimiser, state_from_params
-from mempo_jax.training.step import Programs
-from mempo_jax.training.stopping import Stop, Stopped
+from mempo_jax.training.state import (
+    advantage_settings,
+    cold_start_optimiser_settings,
+    make_optimiser,
+    objective_settings,
+    state_from_params,
+)
+from mempo_jax.training.step import Pace, Programs
 from mempo_jax.types import Rows, TrainState
+
+
+class Draws(Protocol):
+    """Random draws that can be gone on with; ``position`` is what JSON can hold."""
+
+    position: dict[str, Any]
+
+
+class ColdStartCheckpoints:
+    """The checkpoints of one cold start.
+
+    every: steps from one to the next. fixed: by name, what must be the same where it is
+    gone on with.
+    """
+
+    def __init__(
+        self, directory: pathlib.Path, keep: int, every: int, fixed: Mapping[str, str]
+    ) -> None:
+        self._saved = Checkpoints(directory, keep=keep)
+        self._every, self._fixed = every, dict(fixed)
+
+    def restore(self, fresh: TrainState, draws: Draws) -> tuple[TrainState, int]:
+        """The newest state and its step, with ``draws`` set to what follows; ``fresh``
+        and 0 where there is none.
+
+        Raises:
+          ConfigError: it was trained on other demonstrations, or other weights.
+          CheckpointError: none can be read.
+        """
+        target = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), fresh
+        )
+        found = self._saved.restore(target)
+        if found is None:
+            return fresh, 0
+        for what, own in self._fixed.items():
+            if found.metadata.get(what) != own:
+                raise ConfigError(
+                    f"{self._saved.directory}: the cold start began with other weights "
+                    f"or demonstrations ({what}), see config.policy.path and config."
+                    "train.demonstrations_path; put them back, or use another --workdir"
+                )
+        draws.position = found.metadata["position"]
+        return found.state, int(found.metadata["step"])
+
+    def save_if_due(self, done: int, last: int, state: TrainState, draws: Draws):
+        """Starts to save behind every ``every``-th step, and behind the ``last``."""
+        if done % self._every == 0 or done == last:
+            self._save(done, state, draws.position)
+
+    def save_now(self, done: int, state: TrainState, position: dict[str, Any]) -> None:
+        """Returns when the state behind ``done`` steps is on disk."""
+        self._save(done, state, position)
+        self.wait()
+
+    def wait(self) -> None:
+        """Returns when the save in progress is on disk."""
+        self._saved.wait()
+
+    def close(self) -> None:
+        """Finishes the save in progress."""
+        self._saved.close()
+
+    def _save(self, done: int, state: TrainState, position: dict[str, Any]) -> None:
+        if done:
+            record = {"step": done, "position": position} | self._fixed
+            self._saved.save(state, record)
+
+
+def digest(segments: Sequence[Segment]) -> str:
+    """SHA-256 over the tokens of demonstrations, and which of them are trained on."""
+    made = hashlib.sha256()
+    for segment in segments:
+        made.update(np.asarray(segment.tokens, np.int64).tobytes())
+        made.update(np.asarray(segment.is_action, bool).tobytes())
+    return made.hexdigest()
+
 
 SMALLEST_STRATUM = 0.02  # of all rows; rarer lengths are drawn with a longer one
 
-Progress = Callable[[str, int, int, dict[str, Any]], None]
-
-
-def quiet(stage: str, done: int, total: int, figures: dict[str, Any]) -> None:
-    """A Progress that shows nothing."""
-
 
 def demonstration_segments(
-    policy: parts.Policy,
+    policy: Policy,
     suite: TaskSuite,
     settings: RunSettings,
     progress: Progress = quiet,
@@ -54,7 +134,7 @@ def demonstration_segments(
     """Segments of all demonstrations, in a fixed order."""
     train = settings.train
     advised = without_policy(settings)
-    episodes = parts.make_episodes(suite, settings, advised)
+    episodes = make_episodes(suite, settings, advised)
 
     def make(task: Task):
         return episodes(task, f"demonstration-{task.id}", variant=task.index)
@@ -63,7 +143,7 @@ def demonstration_segments(
         made = recorded(train.demonstrations_path, suite.task, make, policy.tokenizer)
     else:
         tasks = [suite.task("train", i) for i in range(train.demonstrations)]
-        expert = parts.make_expert(suite, settings)
+        expert = make_expert(suite, settings)
         made = scripted(make, tasks, expert, policy.tokenizer)
     segments: list[Segment] = []
     for count, more in enumerate(made, start=1):
@@ -84,7 +164,7 @@ def demonstration_segments(
 
 
 def cold_start(
-    policy: parts.Policy,
+    policy: Policy,
     suite: TaskSuite,
     settings: RunSettings,
     mesh: Any,
@@ -114,13 +194,13 @@ def cold_start(
     if settings.policy.path:
         policy = adapt(policy, settings, mesh, "cold start")
     segments = demonstration_segments(policy, suite, settings, progress)
-    optimiser = make_optimiser(parts.cold_start_optimiser(settings))
+    optimiser = make_optimiser(cold_start_optimiser_settings(settings))
     programs = Programs(
         policy.model,
         mesh,
         optimiser,
-        parts.objective(settings),
-        parts.advantage(settings),
+        objective_settings(settings),
+        advantage_settings(settings),
         settings.credit,
     )
     trained, frozen = lora.split(policy.params)
@@ -135,7 +215,7 @@ def cold_start(
         if policy.model.lora is not None:
             fixed["base"] = identity(frozen)
         keep = settings.train.checkpoints_kept
-        with closing(Kept(kept, keep, every, fixed)) as saved:
+        with closing(ColdStartCheckpoints(kept, keep, every, fixed)) as saved:
             stop = Stop() if stop is None else stop
             run = _Steps(programs, frozen, batches, settings, progress, saved, stop)
             state, first = saved.restore(state, batches)
@@ -159,7 +239,7 @@ class Batches:
     def __init__(
         self, segments: Sequence[Segment], settings: RunSettings, mesh: Any, pad_id: int
     ) -> None:
-        self._shapes, self._pad_id = parts.shapes(settings, mesh), pad_id
+        self._shapes, self._pad_id = batch_shapes(settings, mesh), pad_id
         self._rng = np.random.default_rng(derived_seed("cold-start", settings.seed))
         self._strata = by_length(segments, self._shapes.length_buckets)
         self._share = max(1, settings.train.cold_start_rows // len(self._strata))
@@ -194,7 +274,7 @@ class _Steps:
         batches: Batches,
         settings: RunSettings,
         progress: Progress,
-        saved: Kept | None = None,
+        saved: ColdStartCheckpoints | None = None,
         stop: Stop | None = None,
     ) -> None:
         self._programs, self._frozen, self._batches = programs, frozen, batches

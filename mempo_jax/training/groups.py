@@ -21,15 +21,19 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from mempo_jax.builders.engine import make_decoding
+from mempo_jax.builders.suite import reward_function
+from mempo_jax.config import RunSettings
 from mempo_jax.core.advantages import degenerate
+from mempo_jax.distributed import hosts
 from mempo_jax.envs import TaskSuite
 from mempo_jax.envs.reward import EFFICIENCY, call_reward_function, rescored
 from mempo_jax.rollout.assemble import Shapes, assemble_trajectories
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.training import checks, parts, processes
-from mempo_jax.training.figures import group_metrics
-from mempo_jax.training.run_settings import RunSettings
+from mempo_jax.training import checks
+from mempo_jax.training.state import advantage_settings
+from mempo_jax.training.step_metrics import group_metrics
 from mempo_jax.types import Trajectories
 
 
@@ -72,12 +76,12 @@ class GroupSampler:
     ) -> None:
         self._collector, self._suite = collector, suite
         self._settings, self._shapes = settings, shapes
-        self._reward_function = parts.reward_function(settings)
+        self._reward_function = reward_function(settings)
 
     def warm_up(self, arrays: Trajectories) -> None:
         """Compiles what looks at groups, for facts of this shape."""
         self._dropped(arrays.reward, arrays)
-        group_metrics([arrays], parts.advantage(self._settings))
+        group_metrics([arrays], advantage_settings(self._settings))
 
     def sample(self, step: int) -> Groups:
         """The groups of one step, with the policy that the engine holds.
@@ -103,7 +107,7 @@ class GroupSampler:
             rounds.append(_only(arrays, places))
             places = self._dropped(without_efficiency(kept, arrays.reward), arrays)
         places = self._dropped(arrays.reward, arrays)
-        figures = group_metrics(rounds, parts.advantage(self._settings))
+        figures = group_metrics(rounds, advantage_settings(self._settings))
         groups = len(sampled) // size
         figures["resample_rounds"] = len(rounds) - 1
         figures["groups_resampled"] = groups - sampling.tasks_per_step
@@ -128,12 +132,12 @@ class GroupSampler:
         """The groups of these places, each run and rewarded by one of the processes."""
 
         def own() -> list[Trajectory]:
-            jobs = self.jobs(step, round_, processes.share(places))
-            made = self._collector.run(jobs, parts.decoding(self._settings))
+            jobs = self.jobs(step, round_, hosts.share(places))
+            made = self._collector.run(jobs, make_decoding(self._settings))
             self._apply_reward_function(made)
             return made
 
-        return list(itertools.chain.from_iterable(processes.gather(own)))
+        return list(itertools.chain.from_iterable(hosts.gather(own)))
 
     def _dropped(self, reward: np.ndarray, arrays: Trajectories) -> list[int]:
         """Places of groups in which this reward [G, S] tells no members apart."""

@@ -9,27 +9,36 @@ from typing import Any
 
 import numpy as np
 
+from mempo_jax.builders.engine import batch_shapes, make_collector
+from mempo_jax.builders.policy import Policy, adapt
+from mempo_jax.config import RunSettings
+from mempo_jax.distributed import hosts
+from mempo_jax.distributed.hosts import Stop
+from mempo_jax.distributed.placement import place_params, to_host, to_local
 from mempo_jax.envs import TaskSuite
-from mempo_jax.evaluation.trajectory_stats import step_stats
+from mempo_jax.evaluation.stats import step_stats
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import pack
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.training import checks, parts, processes
-from mempo_jax.training.adapters import adapt
-from mempo_jax.training.compilations import CompilationCounter
-from mempo_jax.training.figures import device_bytes, mean_figures, scored_figures
-from mempo_jax.training.filler import filler_facts, filler_rows
+from mempo_jax.training import checks
+from mempo_jax.training.credit_records import Crediting, Prober
 from mempo_jax.training.groups import GroupSampler
 from mempo_jax.training.loss import count_tokens
-from mempo_jax.training.pacing import Pace
-from mempo_jax.training.placing import to_host, to_local
-from mempo_jax.training.probing import Prober
-from mempo_jax.training.run_settings import RunSettings
-from mempo_jax.training.schedules import scheduled
-from mempo_jax.training.state import make_optimiser, place_params, state_from_params
-from mempo_jax.training.step import Programs
-from mempo_jax.training.stopping import Stop
-from mempo_jax.training.token_credit import Crediting
+from mempo_jax.training.state import (
+    advantage_settings,
+    make_optimiser,
+    objective_settings,
+    optimiser_settings,
+    scheduled,
+    state_from_params,
+)
+from mempo_jax.training.step import Pace, Programs, filler_facts, filler_rows
+from mempo_jax.training.step_metrics import (
+    CompilationCounter,
+    device_bytes,
+    mean_figures,
+    scored_figures,
+)
 from mempo_jax.types import Evidence, Rows, TrainState, Trajectories
 
 
@@ -47,11 +56,11 @@ class Trainer:
 
     def __init__(
         self,
-        policy: parts.Policy,
+        policy: Policy,
         suite: TaskSuite,
         settings: RunSettings,
         mesh: Any,
-        reference: parts.Policy | None = None,
+        reference: Policy | None = None,
         dump: Callable[[int, int, list[Any]], None] = lambda step, update, arrays: None,
         stop: Stop | None = None,
     ) -> None:
@@ -62,10 +71,8 @@ class Trainer:
         self.policy = dataclasses.replace(policy, params=None)
         self.settings, self.suite = settings, suite
         self._mesh = mesh
-        self.engine, self.collector = parts.make_collector(
-            policy, suite, settings, mesh
-        )
-        self.optimiser = make_optimiser(parts.optimiser(settings))
+        self.engine, self.collector = make_collector(policy, suite, settings, mesh)
+        self.optimiser = make_optimiser(optimiser_settings(settings))
         self.programs = self._make_programs(policy, mesh)
         trained, self.frozen = lora.split(policy.params)
         self.state: TrainState = state_from_params(trained, self.optimiser, mesh)
@@ -75,9 +82,9 @@ class Trainer:
         self._reference_programs = self.programs
         if reference.model != policy.model:
             self._reference_programs = self._make_programs(reference, mesh)
-        self._shapes = parts.shapes(settings, mesh)
+        self._shapes = batch_shapes(settings, mesh)
         self._crediting = Crediting(
-            policy.tokenizer, parts.advantage(settings), settings.credit
+            policy.tokenizer, advantage_settings(settings), settings.credit
         )
         self._prober = Prober(policy.tokenizer, self._shapes, settings.credit.needs)
         self.groups = GroupSampler(self.collector, suite, settings, self._shapes)
@@ -89,14 +96,14 @@ class Trainer:
         self._most_skipped = 0
         self.compilations = CompilationCounter()
 
-    def _make_programs(self, policy: parts.Policy, mesh: Any) -> Programs:
+    def _make_programs(self, policy: Policy, mesh: Any) -> Programs:
         settings = self.settings
         return Programs(
             policy.model,
             mesh,
             self.optimiser,
-            parts.objective(settings),
-            parts.advantage(settings),
+            objective_settings(settings),
+            advantage_settings(settings),
             settings.credit,
         )
 
@@ -273,7 +280,7 @@ class Trainer:
     ) -> dict[str, Any]:
         now = dataclasses.asdict(self.engine.counters)
         own = {name: now[name] - before[name] for name in now}
-        everyone = processes.gather(lambda: own)
+        everyone = hosts.gather(lambda: own)
         made = {name: sum(each[name] for each in everyone) for name in own}
         total = sampling_s + training_s
         return {

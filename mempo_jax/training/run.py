@@ -9,23 +9,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from mempo_jax.builders.engine import check_engine, make_run_mesh
+from mempo_jax.builders.memory_judge import make_advisors
+from mempo_jax.builders.policy import Policy, initial_policy, load_policy
+from mempo_jax.builders.suite import make_suite, reward_function
+from mempo_jax.config import RunSettings
+from mempo_jax.distributed import hosts
+from mempo_jax.distributed.hosts import RunStopped, Stop, Stopped
+from mempo_jax.distributed.placement import to_host
 from mempo_jax.envs.reward import RewardError
+from mempo_jax.evaluation.held_out import Progress, evaluate, quiet
 from mempo_jax.models import lora
-from mempo_jax.models.lora_files import save_adapters
+from mempo_jax.models.lora import save_adapters
 from mempo_jax.rollout.http_client import ServerError
-from mempo_jax.training import parts, processes
-from mempo_jax.training.advisors import make_advisors
-from mempo_jax.training.checks import RunStopped
-from mempo_jax.training.cold_start import Progress, cold_start, quiet
-from mempo_jax.training.continuing import Kept
-from mempo_jax.training.evaluate import evaluate
+from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.metrics import MetricsWriter
+from mempo_jax.settings import ConfigError
+from mempo_jax.training.checkpoints import RunCheckpoints
+from mempo_jax.training.cold_start import cold_start
 from mempo_jax.training.loop import Trainer
-from mempo_jax.training.metrics import MetricsWriter
-from mempo_jax.training.placing import to_host
-from mempo_jax.training.remote import check_engine
-from mempo_jax.training.run_settings import RunSettings
-from mempo_jax.training.rundir import RunDir
-from mempo_jax.training.stopping import Stop, Stopped
 
 
 def run(
@@ -53,32 +55,32 @@ def run(
     stop = Stop() if stop is None else stop
     place = RunDir(workdir)
     # What depends on files is looked at once, or the processes might see it change.
-    processes.on_primary(lambda: place.check(config))
-    finished = processes.from_primary(lambda: place.ended(settings.train.steps))
+    hosts.on_primary(lambda: place.check(config))
+    finished = hosts.from_primary(lambda: place.ended(settings.train.steps))
     if finished is not None:
         return finished
-    suite = parts.make_suite(settings)
-    parts.reward_function(settings)
-    mesh = parts.make_run_mesh(settings)
+    suite = make_suite(settings)
+    reward_function(settings)
+    mesh = make_run_mesh(settings)
     policy, reference = _policies(settings, suite, mesh)
     make_advisors(policy, settings, mesh)
-    processes.on_primary(lambda: place.claim(config))
+    hosts.on_primary(lambda: place.claim(config))
     with contextlib.ExitStack() as held:
-        processes.on_primary(lambda: held.enter_context(place.locked()))
-        processes.on_primary(place.note_machine)
+        hosts.on_primary(lambda: held.enter_context(place.locked()))
+        hosts.on_primary(place.note_machine)
         seconds: dict[str, float] = {}
         try:
             # In the lock: it changes what a server holds, perhaps for another process.
             check_engine(policy, settings, mesh)
             with _timed(seconds, "cold_start"):
                 _start(policy, settings, suite, mesh, place, progress, stop)
-        except parts.ConfigError:
-            if processes.primary():
+        except ConfigError:
+            if hosts.primary():
                 place.release()
             raise
         del policy  # or a second copy would stay in memory to the end
         stop.check()
-        trained = parts.load_policy(str(place.cold_start), settings, mesh)
+        trained = load_policy(str(place.cold_start), settings, mesh)
         trainer = Trainer(
             *(trained, suite, settings, mesh),
             reference=reference,
@@ -106,7 +108,7 @@ def _stages(
     with _timed(seconds, "evaluate_cold_start"):
         before = _evaluated(trainer, "cold_start", place, progress)
     stop.check()
-    kept = Kept(trainer, config, place)
+    kept = RunCheckpoints(trainer, config, place)
     with _timed(seconds, "train"):
         _train(trainer, config, place, kept, stop, progress)
     with _timed(seconds, "evaluate_trained"):
@@ -125,17 +127,15 @@ def _stages(
     return summary
 
 
-def _policies(
-    settings: RunSettings, suite, mesh
-) -> tuple[parts.Policy, parts.Policy | None]:
+def _policies(settings: RunSettings, suite, mesh) -> tuple[Policy, Policy | None]:
     """The policy before the cold start, and another reference policy if any."""
     ref_path = settings.policy.ref_path
-    policy = parts.initial_policy(suite, settings, mesh)
+    policy = initial_policy(suite, settings, mesh)
     if not ref_path:
         return policy, None
-    reference = parts.load_policy(ref_path, settings, mesh)
+    reference = load_policy(ref_path, settings, mesh)
     if reference.tokenizer.vocabulary() != policy.tokenizer.vocabulary():
-        raise parts.ConfigError(
+        raise ConfigError(
             f"config.policy.ref_path = {ref_path!r}: expected the policy's vocabulary "
             f"of {policy.tokenizer.vocab_size} tokens, got another one of "
             f"{reference.tokenizer.vocab_size}"
@@ -144,7 +144,7 @@ def _policies(
 
 
 def _start(
-    policy: parts.Policy,
+    policy: Policy,
     settings: RunSettings,
     suite,
     mesh,
@@ -154,14 +154,14 @@ def _start(
 ) -> None:
     """Saves the policy after its cold start, unless that was done before."""
     kept = place.cold_start_checkpoints
-    if not processes.from_primary((place.cold_start / "config.json").is_file):
+    if not hosts.from_primary((place.cold_start / "config.json").is_file):
         params = policy.params
         if settings.train.cold_start_steps:
             params = cold_start(
                 *(policy, suite, settings, mesh, progress), kept=kept, stop=stop
             )
         place.save_dir(place.cold_start, lambda path: policy.save(path, params))
-    processes.on_primary(lambda: shutil.rmtree(kept, ignore_errors=True))
+    hosts.on_primary(lambda: shutil.rmtree(kept, ignore_errors=True))
 
 
 def _export(trainer: Trainer, place: RunDir, config: Mapping[str, Any]) -> None:
@@ -173,7 +173,7 @@ def _export(trainer: Trainer, place: RunDir, config: Mapping[str, Any]) -> None:
 
     def save(path: pathlib.Path) -> None:
         adapters = to_host(lora.split(params)[0])
-        if processes.primary():
+        if hosts.primary():
             save_adapters(
                 path, policy.config, adapters, policy.model.lora, place.cold_start
             )
@@ -186,7 +186,7 @@ def _evaluated(
 ) -> dict[str, Any]:
     if name == "cold_start":
         file = f"evaluation_{name}.json"
-        known = processes.from_primary(lambda: place.load_json(file))
+        known = hosts.from_primary(lambda: place.load_json(file))
         if known is not None:
             return known
     summary, made = evaluate(
@@ -208,7 +208,7 @@ def _train(
     trainer: Trainer,
     config: Mapping[str, Any],
     place: RunDir,
-    kept: Kept,
+    kept: RunCheckpoints,
     stop: Stop,
     progress: Progress,
 ) -> None:
@@ -247,7 +247,7 @@ def _record(
 ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
     """Writes the figures of a step to the metrics; one process does."""
     log = settings.log
-    metrics = processes.on_primary(
+    metrics = hosts.on_primary(
         lambda: MetricsWriter(
             place.path,
             resume_step=first - 1 if first else None,
@@ -258,7 +258,7 @@ def _record(
     )
 
     def write(step: int, figures: Mapping[str, Any]) -> None:
-        processes.on_primary(lambda: metrics.write(step, figures))
+        hosts.on_primary(lambda: metrics.write(step, figures))
 
     with contextlib.nullcontext() if metrics is None else metrics:
         yield write

@@ -1,18 +1,49 @@
-"""The optimiser and the state that an optimiser step changes."""
+"""The optimiser and the state that an optimiser step changes.
+
+What changes from step to step by a schedule alone.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from mempo_jax.training import placing, sharding
+from mempo_jax.config import RunSettings
+from mempo_jax.core import bonus_scale, kl_coefficient
+from mempo_jax.core.advantages import AdvantageSettings
+from mempo_jax.distributed import placement
+from mempo_jax.distributed.placement import place_params
+from mempo_jax.training.loss import ObjectiveSettings
 from mempo_jax.types import Array, TrainState
+
+LOGIT_CHUNK = 2_048  # tokens whose logits a device holds at one time
+ADAM_B1, ADAM_EPS = 0.9, 1e-8
+
+
+class Scheduled(NamedTuple):
+    """kl_coef: of the KL to the reference · bonus_scale: of all credit bonuses."""
+
+    kl_coef: Array
+    bonus_scale: Array
+
+
+def scheduled(step: int, settings: RunSettings) -> Scheduled:
+    """The scalars of ``step``; the learning rate is the optimiser's own schedule."""
+    objective = settings.objective
+    return Scheduled(
+        kl_coefficient(
+            step,
+            target=objective.kl_coef,
+            warmup_steps=objective.kl_warmup_steps,
+        ),
+        bonus_scale(step, decay_steps=settings.credit.bonus_decay_steps),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +115,7 @@ def init_state(
     key: Array,
     optimiser: optax.GradientTransformation,
     mesh: Mesh,
-    table: sharding.Table = sharding.DECODER_TABLE,
+    table: placement.Table = placement.DECODER_TABLE,
 ) -> TrainState:
     """A fresh state, made in its place: no array is ever whole on one device.
 
@@ -96,7 +127,7 @@ def init_state(
     def make(key: Array) -> TrainState:
         return fresh_state(init(key), optimiser)
 
-    placed = sharding.shardings(jax.eval_shape(make, key), mesh, table)
+    placed = placement.shardings(jax.eval_shape(make, key), mesh, table)
     return jax.jit(make, out_shardings=placed)(key)
 
 
@@ -104,12 +135,12 @@ def state_from_params(
     params: Any,
     optimiser: optax.GradientTransformation,
     mesh: Mesh,
-    table: sharding.Table = sharding.DECODER_TABLE,
+    table: placement.Table = placement.DECODER_TABLE,
 ) -> TrainState:
     """A fresh optimiser over a copy of given parameters (numpy or jax)."""
     params = place_params(params, mesh, table)
     shapes = jax.eval_shape(lambda p: fresh_state(p, optimiser), params)
-    placed = sharding.shardings(shapes, mesh, table)
+    placed = placement.shardings(shapes, mesh, table)
 
     def copy(params: Any) -> TrainState:
         # A copy: updates donate the state, and the caller may keep these parameters.
@@ -118,18 +149,11 @@ def state_from_params(
     return jax.jit(copy, out_shardings=placed)(params)
 
 
-def place_params(
-    params: Any, mesh: Mesh, table: sharding.Table = sharding.DECODER_TABLE
-) -> Any:
-    """Puts parameters, numpy or jax, where the table wants them."""
-    return placing.put(params, sharding.shardings(params, mesh, table))
-
-
 def abstract_state(
     init: Callable[[Array], Any],
     optimiser: optax.GradientTransformation,
     mesh: Mesh,
-    table: sharding.Table = sharding.DECODER_TABLE,
+    table: placement.Table = placement.DECODER_TABLE,
 ) -> TrainState:
     """Shapes, dtypes and shardings of the state: what a checkpoint is read onto."""
     shapes = jax.eval_shape(
@@ -140,7 +164,7 @@ def abstract_state(
             leaf.shape, leaf.dtype, sharding=where
         ),
         shapes,
-        sharding.shardings(shapes, mesh, table),
+        placement.shardings(shapes, mesh, table),
     )
 
 
@@ -161,3 +185,53 @@ def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransforma
 
 def _wide(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
+
+
+def objective_settings(settings: RunSettings) -> ObjectiveSettings:
+    o = settings.objective
+    return ObjectiveSettings(
+        clip_low=o.clip_low,
+        clip_high=o.clip_high,
+        dual_clip=o.dual_clip or None,
+        kl_estimator=o.kl_estimator,
+        kl_scope=o.kl_scope,
+        aggregation=o.aggregation,
+        constant_length=o.constant_length,
+        importance_cap=o.importance_cap,
+        logit_chunk=LOGIT_CHUNK,
+    )
+
+
+def advantage_settings(settings: RunSettings) -> AdvantageSettings:
+    o = settings.objective
+    return AdvantageSettings(
+        eps=o.advantage_eps,
+        ddof=o.advantage_ddof,
+        divide_by_std=o.divide_by_std,
+        outcome_gate=settings.reward.outcome_gate,
+    )
+
+
+def optimiser_settings(settings: RunSettings) -> OptimiserSettings:
+    t = settings.train
+    return OptimiserSettings(
+        learning_rate=t.learning_rate,
+        warmup_steps=t.warmup_steps * t.minibatches,
+        decay_steps=t.decay_steps * t.minibatches,
+        b1=ADAM_B1,
+        b2=t.adam_b2,
+        eps=ADAM_EPS,
+        weight_decay=t.weight_decay,
+        max_grad_norm=t.grad_clip,
+    )
+
+
+def cold_start_optimiser_settings(settings: RunSettings) -> OptimiserSettings:
+    """The same AdamW with a cosine decay to 0 over the cold start."""
+    t = settings.train
+    return dataclasses.replace(
+        optimiser_settings(settings),
+        learning_rate=t.cold_start_learning_rate,
+        warmup_steps=min(20, t.cold_start_steps // 10),
+        decay_steps=t.cold_start_steps,
+    )

@@ -3,12 +3,23 @@
 Each is built once for a model, a mesh and settings, and compiles once for each shape of
 rows. Micro-batches add (gradient sum, loss sum, count), and ``apply`` divides once at
 the end, so how rows are cut into micro-batches changes nothing but memory.
+
+Sums of one optimiser batch: how a micro-batch adds its gradient to them.
+
+Arrays of nothing, in the shapes of a run: what its programs are compiled on.
+
+Keeps the host from running far ahead of the devices.
+
+Calls of compiled programs return before they have run. A step could be handed over as
+a whole within milliseconds, and nobody could then leave it for minutes.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +27,115 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from mempo_jax.config import RunSettings
 from mempo_jax.core import AdvantageSettings, CreditSettings
+from mempo_jax.distributed import placement
 from mempo_jax.models import lora
+from mempo_jax.rollout.assemble import Shapes, assemble_trajectories
 from mempo_jax.training import loss as losses
-from mempo_jax.training import placing, sharding
-from mempo_jax.training.accumulating import CPU_PASS, Accumulator, add, in_passes
 from mempo_jax.training.loss import LossInputs, Model, ObjectiveSettings
 from mempo_jax.training.state import add_updates, fresh_state
 from mempo_jax.types import Array, Rows, TrainState, Trajectories
+
+# Of a pass on one CPU: what so many tokens make is written to memory that the pass
+# before has used, and is read again while it is near. Fewer make products slower.
+CPU_PASS = 1_024
+
+
+class Accumulator(NamedTuple):
+    """Sums over the micro-batches so far: float32 gradients, loss, count, figures."""
+
+    grads: Any
+    loss_sum: Array
+    count: Array
+    aux: dict[str, Array]
+
+
+def add(sums: Accumulator, loss: Callable, params: Any) -> Accumulator:
+    """Adds value of ``loss(params) -> (sum, count, aux)``, and the gradient by what is
+    trained of ``params``."""
+    trained, frozen = lora.split(params)
+
+    def with_aux(trained):
+        loss_sum, count, aux = loss(lora.join(trained, frozen))
+        return loss_sum, (count, aux)
+
+    value, grads = jax.value_and_grad(with_aux, has_aux=True)(trained)
+    loss_sum, (count, aux) = value
+    return jax.tree.map(jnp.add, sums, Accumulator(grads, loss_sum, count, aux))
+
+
+def in_passes(one: Callable, sums: Accumulator, batch: Any, tokens: int) -> Accumulator:
+    """``one(sums, part)`` over equal parts of the rows of ``batch``, in turn.
+
+    batch: a tree of arrays [B, ...], the first of them [B, T]. tokens: of a part, at
+    least, where B can be divided so; 0 for all at once.
+    """
+    rows, length = jax.tree.leaves(batch)[0].shape
+    most = rows * length // tokens if tokens else 1
+    parts = next(n for n in range(max(1, min(most, rows)), 0, -1) if rows % n == 0)
+    if parts == 1:
+        return one(sums, batch)
+    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
+    return jax.lax.scan(lambda sums, part: (one(sums, part), None), sums, split)[0]
+
+
+def filler_facts(settings: RunSettings, shapes: Shapes) -> Trajectories:
+    """The facts of a step's trajectories, none of them valid."""
+    size = settings.sampling.group_size
+    count = size * settings.sampling.tasks_per_step
+    empty = assemble_trajectories([], 1, shapes)
+
+    def grow(leaf: np.ndarray) -> np.ndarray:
+        if leaf.shape[:1] == (1,):
+            return np.zeros((count // size, size), leaf.dtype)
+        return np.zeros((count, *leaf.shape[1:]), leaf.dtype)
+
+    return jax.tree.map(grow, empty)
+
+
+def filler_rows(count: int, length: int) -> Rows:
+    """One micro-batch [count, length] without a token."""
+    shape = (count, length)
+    whole = np.zeros(shape, np.int32)
+    no = np.zeros(shape, bool)
+    return Rows(
+        tokens=whole,
+        token_mask=no,
+        action_mask=no,
+        behaviour_log_probs=np.zeros(shape, np.float32),
+        turn_id=whole,
+        op_id=whole - 1,
+        trajectory_index=np.zeros(count, np.int32),
+        valid=np.zeros(count, bool),
+    )
+
+
+SHORT_S, LONG_S = 1.0, 4.0  # between two waits
+LARGEST_STRIDE = 64
+
+
+class Pace:
+    """Waits for a result now and then: every one where they take seconds, hardly ever
+    where they take milliseconds, since the devices idle meanwhile."""
+
+    def __init__(self) -> None:
+        self._stride, self._count = 1, 0
+        self._waited = time.monotonic()
+
+    def __call__(self, result: Any) -> None:
+        """Told of each result that was asked for; may wait until it is there."""
+        self._count += 1
+        if self._count < self._stride:
+            return
+        jax.block_until_ready(result)
+        now = time.monotonic()
+        each_s = (now - self._waited) / self._count
+        self._waited, self._count = now, 0
+        if each_s * self._stride < SHORT_S:
+            self._stride = min(2 * self._stride, LARGEST_STRIDE)
+        elif each_s * self._stride > LONG_S:
+            self._stride = max(1, self._stride // 2)
 
 
 class Programs:
@@ -48,7 +160,7 @@ class Programs:
         objective: ObjectiveSettings,
         advantage: AdvantageSettings,
         credit: CreditSettings,
-        table: sharding.Table = sharding.DECODER_TABLE,
+        table: placement.Table = placement.DECODER_TABLE,
         pass_tokens: int | None = None,
     ):
         self.mesh = mesh
@@ -57,13 +169,13 @@ class Programs:
             pass_tokens = CPU_PASS if alone else 0
         self._pass = pass_tokens
         self._optimiser = optimiser
-        self._rows = sharding.row_sharding(mesh)
+        self._rows = placement.row_sharding(mesh)
         self._model = model.with_rows(self._rows) if mesh.size > 1 else model
-        self._whole = sharding.replicated(mesh)
+        self._whole = placement.replicated(mesh)
         shapes = jax.eval_shape(model.init, jax.random.key(0))
         trained, _ = lora.split(shapes)
-        self._params = sharding.shardings(shapes, mesh, table)
-        self._state = sharding.shardings(
+        self._params = placement.shardings(shapes, mesh, table)
+        self._state = placement.shardings(
             jax.eval_shape(partial(fresh_state, optimiser=optimiser), trained),
             mesh,
             table,
@@ -82,8 +194,8 @@ class Programs:
     def place_rows(self, rows: Any) -> Any:
         """Rows, or any tree of [B, ...] arrays, split over data and fsdp."""
         for leaf in jax.tree.leaves(rows):
-            sharding.check_rows(leaf.shape[0], self.mesh)
-        return placing.put(rows, self._rows)
+            placement.check_rows(leaf.shape[0], self.mesh)
+        return placement.put(rows, self._rows)
 
     def loss_inputs(
         self,
@@ -262,7 +374,7 @@ class Programs:
     def _scalar(self, value: Any) -> Array:
         if not isinstance(value, jax.Array):
             value = np.float32(value)
-        return placing.put(value, self._whole)
+        return placement.put(value, self._whole)
 
     def _put(self, tree: Any) -> Any:
-        return placing.put(tree, self._whole)
+        return placement.put(tree, self._whole)

@@ -5,17 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import (
-    _credit_samples,
-    _credit_truth,
-    credit,
-)
+from benchmarks import _credit_samples, _credit_truth, credit
 from benchmarks._credit_ranks import auc, spearman, with_interval
+from mempo_jax.builders import engine as engine_module
+from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders.suite import make_episodes, make_suite
+from mempo_jax.config import from_config
 from mempo_jax.rollout.collect import Collector
-from mempo_jax.rollout.engine import Counters, Generation
+from mempo_jax.rollout.sampler import Counters, Generation
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import parts
-from mempo_jax.training.run_settings import from_config
 from tests.experiments.tiny import get_config
 from tests.rollout.at_once import AtOnce
 from tests.rollout.probe_case import ANSWER, RECALL, WRITE, play
@@ -154,20 +152,20 @@ def case(tmp_path_factory):
     config.env.ledger.min_turns = config.env.ledger.max_turns = 4
     config.memory.retrieval_top_k = 1
     settings = from_config(config.to_dict())
-    suite = parts.make_suite(settings)
-    policy = parts.make_nano(suite, settings)
+    suite = make_suite(settings)
+    policy = make_nano(suite, settings)
     place = tmp_path_factory.mktemp("credit") / "start"
     place.mkdir()
     policy.save(place, policy.params)
 
     def make_collector(policy, suite, settings, mesh):
-        episodes = parts.make_episodes(suite, settings)
+        episodes = make_episodes(suite, settings)
         engine = NoteTaker(policy.tokenizer)
         make = lambda job: episodes(job.task, f"{job.sample}")  # noqa: E731
         return engine, Collector(engine, policy.tokenizer, make, 20.0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "make_collector", make_collector)
+        patch.setattr(engine_module, "make_collector", make_collector)
         yield config.to_dict(), str(place)
 
 
@@ -198,7 +196,7 @@ def test_credit_is_what_the_trainer_lays_on_the_write(case):
     settings = from_config(config)
     every = _credit_samples.variants(settings.credit)
     modes = {name: every[name] for name in ("uniform", "discounted", "attribution")}
-    suite = parts.make_suite(settings)
+    suite = make_suite(settings)
     sampler = _credit_samples.Sampler(place, settings, suite, modes)
     writes = sampler.writes(2, lambda text: None)
     credit_, own = writes.credit, writes.own

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks import _collectives, scaling
-from mempo_jax.training.sharding import make_mesh
+from mempo_jax.distributed.placement import make_mesh
 
 SIZE, ROUNDS = 24, 5
 TEXT = """

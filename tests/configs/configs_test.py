@@ -5,8 +5,8 @@ import pathlib
 
 import pytest
 
+from mempo_jax.config import from_config
 from mempo_jax.envs.ledger import LedgerSuite
-from mempo_jax.training.run_settings import from_config
 
 FOLDER = pathlib.Path(__file__).parents[2] / "configs"
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if p.stem != "__init__")

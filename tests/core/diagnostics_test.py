@@ -1,7 +1,8 @@
 import jax
 import numpy as np
 
-from mempo_jax.core import diagnostics, group_normalise
+from mempo_jax.core import group_normalise
+from mempo_jax.training import step_metrics
 from mempo_jax.types import Kind, OpTable, Outcome
 
 
@@ -10,7 +11,7 @@ def test_group_figures_hand_numbers():
     score = np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 1.0]])
     valid = np.array([[True, True], [True, True], [False, False]])
     advantage = group_normalise(reward, valid, eps=0.0)
-    figures = jax.jit(diagnostics.group_figures)(reward, score, valid, advantage)
+    figures = jax.jit(step_metrics.group_figures)(reward, score, valid, advantage)
     expected = {
         "reward_std": 0.5,
         "degenerate_share": 0.5,
@@ -37,6 +38,6 @@ def test_memory_sums_hand_numbers():
     unused = np.zeros_like(kind)
     ops = OpTable(kind, unused, unused, unused, outcome)
     valid = np.array([True, True, True, False, True])
-    sums = jax.jit(diagnostics.memory_sums)(ops, valid)
+    sums = jax.jit(step_metrics.memory_sums)(ops, valid)
     got = {name: float(value) for name, value in sums.items()}
     assert got == {"writes": 4, "recalls": 1, "write_only": 2}

@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from mempo_jax.core.importance import importance_weights
 from mempo_jax.core.objective import (
     AUX_KEYS,
     IMPORTANCE_KEYS,
     clipped_surrogate,
+    importance_weights,
     policy_objective,
 )
 

@@ -1,6 +1,6 @@
 import pytest
 
-from mempo_jax.envs.babi_answers import answer_score
+from mempo_jax.envs.babi import answer_score
 
 SCORES = [
     (1, "cellar", " Cellar ", 1.0),

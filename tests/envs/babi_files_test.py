@@ -1,6 +1,7 @@
 import pytest
 
-from mempo_jax.envs.babi_files import DataError, find_file, read_stories
+from mempo_jax.envs.babi import find_file, read_stories
+from mempo_jax.envs.base import DataError
 from tests.envs.babi_story import ONE, TWO, write
 
 

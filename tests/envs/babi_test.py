@@ -3,7 +3,7 @@ import pytest
 
 from mempo_jax.envs import Question, Situation
 from mempo_jax.envs.babi import BabiSettings, BabiSuite
-from mempo_jax.envs.babi_files import DataError
+from mempo_jax.envs.base import DataError
 from mempo_jax.memory import Bank, BankConfig
 from tests.envs.babi_formats import STORIES
 from tests.envs.babi_story import ONE, TWO, write

@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mempo_jax.envs.dialogue_answers import (
+from mempo_jax.envs.dialogue_data import (
     ABSTENTIONS,
+    Asked,
     abstains,
     answer_score,
     gold_answer,
 )
-from mempo_jax.envs.dialogue_files import Asked
 
 ASKED = Asked("What is the boat called?", "the Swift", 4, ())
 ADVERSE = Asked("What is Nora's boat called?", "", 5, ())

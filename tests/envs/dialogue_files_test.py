@@ -3,9 +3,9 @@ import tracemalloc
 
 import pytest
 
-from mempo_jax.envs import json_stream
-from mempo_jax.envs.babi_files import DataError
-from mempo_jax.envs.dialogue_files import Said, find_samples
+from mempo_jax.envs import qa_data
+from mempo_jax.envs.base import DataError
+from mempo_jax.envs.dialogue_data import Said, find_samples
 from tests.envs.dialogue_story import TALK, talk, write
 
 
@@ -134,7 +134,7 @@ def test_a_file_that_changes_under_way(tmp_path):
 
 
 def test_memory_is_that_of_one_conversation(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 1 << 15)
+    monkeypatch.setattr(qa_data, "CHUNK_BYTES", 1 << 15)
     turns = [TURN | {"dia_id": f"D1:{n}", "text": "word " * 40} for n in range(40)]
     many = [talk(session_1=turns) for _ in range(200)]
     path = write(tmp_path, *many)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from mempo_jax.envs import Situation, check_repeatable
-from mempo_jax.envs.babi_files import DataError
+from mempo_jax.envs.base import DataError
 from mempo_jax.envs.dialogue import DialogueSettings, DialogueSuite, tell
-from mempo_jax.envs.dialogue_files import Conversation, Said, Session, find_samples
+from mempo_jax.envs.dialogue_data import Conversation, Said, Session, find_samples
 from mempo_jax.memory import Bank, BankConfig, make_embedder
 from tests.envs.dialogue_story import TALK, talk, write
 from tests.envs.scripted_env import EMBEDDER, context, limits, make_episode

@@ -4,12 +4,21 @@ import numpy as np
 import pytest
 
 from mempo_jax.envs import check_repeatable, factbook
-from mempo_jax.envs.babi_files import DataError
-from mempo_jax.envs.factbook import FactbookSettings, FactbookSource, read_package
-from mempo_jax.envs.factbook_questions import MAX_ANSWER_WORDS, countries, questions
-from mempo_jax.envs.factbook_text import field, passages, plain, unbracketed
+from mempo_jax.envs.base import DataError
+from mempo_jax.envs.factbook import (
+    MAX_ANSWER_WORDS,
+    FactbookSettings,
+    FactbookSource,
+    countries,
+    field,
+    passages,
+    plain,
+    questions,
+    read_package,
+    unbracketed,
+)
 from mempo_jax.envs.multi_qa import MultiQaSuite
-from mempo_jax.envs.multi_qa_records import SPLITS
+from mempo_jax.envs.qa_data import SPLITS
 from tests.envs.multi_qa_expert_test import run
 from tests.envs.multi_qa_test import TOOLS, settings
 from tests.envs.qa_case import COUNTRIES, country

@@ -3,10 +3,9 @@ import tracemalloc
 
 import pytest
 
-from mempo_jax.envs import json_stream
-from mempo_jax.envs.babi_files import DataError
-from mempo_jax.envs.hotpot_files import RecordFile
-from mempo_jax.envs.multi_qa_records import Fact, Passage
+from mempo_jax.envs import qa_data
+from mempo_jax.envs.base import DataError
+from mempo_jax.envs.qa_data import Fact, Passage, RecordFile
 from tests.envs import qa_case
 
 
@@ -114,7 +113,7 @@ def test_a_file_that_changed_is_noticed(tmp_path):
 
 
 def test_memory_stays_flat_whatever_the_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(qa_data, "CHUNK_BYTES", 1 << 16)
     path = tmp_path / "large.json"
     count = qa_case.large_file(path, megabytes=4)
     tracemalloc.start()

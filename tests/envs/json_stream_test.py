@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from mempo_jax.envs import json_stream
-from mempo_jax.envs.babi_files import DataError
-from mempo_jax.envs.json_stream import read_objects
+from mempo_jax.envs import qa_data
+from mempo_jax.envs.base import DataError
+from mempo_jax.envs.qa_data import read_objects
 
 VALUES = [
     {"a": 1},
@@ -40,7 +40,7 @@ FORMS = {
 def test_every_form_gives_the_objects_and_their_bytes(
     tmp_path, monkeypatch, form, chunk
 ):
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(qa_data, "CHUNK_BYTES", chunk)
     path = write(tmp_path, FORMS[form])
     found = list(read_objects(path))
     assert [value for *_, value in found] == VALUES
@@ -73,7 +73,7 @@ def test_every_form_gives_the_objects_and_their_bytes(
 def test_damage_names_the_file_and_the_record(
     tmp_path, monkeypatch, text, record, expected, chunk
 ):
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(qa_data, "CHUNK_BYTES", chunk)
     path = write(tmp_path, text)
     with pytest.raises(DataError, match=expected) as caught:
         list(read_objects(path))
@@ -81,8 +81,8 @@ def test_damage_names_the_file_and_the_record(
 
 
 def test_an_object_without_an_end_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_stream, "MAX_OBJECT_CHARS", 1_000)
-    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(qa_data, "MAX_OBJECT_CHARS", 1_000)
+    monkeypatch.setattr(qa_data, "CHUNK_BYTES", 64)
     path = write(tmp_path, '[{"a": "' + "x" * 5_000 + '"}]')
     with pytest.raises(DataError, match=r"record 1, byte .*ends within 1000"):
         list(read_objects(path))

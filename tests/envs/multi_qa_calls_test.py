@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mempo_jax.envs.multi_qa_records import Passage
+from mempo_jax.envs.qa_data import Passage
 from mempo_jax.envs.tools import ToolSettings
-from mempo_jax.evaluation.categories import by_category
+from mempo_jax.evaluation.stats import by_category
 from tests.envs.multi_qa_test import make_env
 
 

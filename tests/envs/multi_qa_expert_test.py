@@ -2,10 +2,8 @@ import numpy as np
 import pytest
 
 from mempo_jax.envs import Situation
-from mempo_jax.envs.multi_qa import MultiQaSuite
-from mempo_jax.envs.multi_qa_expert import MultiQaExpert, topic
-from mempo_jax.envs.multi_qa_files import FileSource
-from mempo_jax.envs.multi_qa_records import Fact, Record
+from mempo_jax.envs.multi_qa import MultiQaExpert, MultiQaSuite, topic
+from mempo_jax.envs.qa_data import Fact, FileSource, Record
 from mempo_jax.memory import Bank, BankConfig, make_embedder
 from tests.envs import qa_case
 from tests.envs.multi_qa_test import TOOLS, settings

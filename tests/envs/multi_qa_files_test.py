@@ -1,8 +1,7 @@
 import pytest
 
-from mempo_jax.envs.babi_files import DataError
-from mempo_jax.envs.multi_qa_files import FileSource, find_files
-from mempo_jax.envs.multi_qa_records import SPLITS, share_of
+from mempo_jax.envs.base import DataError
+from mempo_jax.envs.qa_data import SPLITS, FileSource, find_files, share_of
 from tests.envs import qa_case
 
 NAMES = {"train": "", "validation": "", "test": ""}

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 from mempo_jax.envs import Question, check_repeatable
-from mempo_jax.envs.babi_files import DataError
-from mempo_jax.envs.multi_qa import MultiQaEnv, MultiQaSuite
-from mempo_jax.envs.multi_qa_files import FileSource
-from mempo_jax.envs.multi_qa_records import Fact, Passage, Record
-from mempo_jax.envs.multi_qa_settings import MultiQaSettings
-from mempo_jax.envs.search_tool import SearchTool
+from mempo_jax.envs.base import DataError
+from mempo_jax.envs.multi_qa import MultiQaEnv, MultiQaSettings, MultiQaSuite
+from mempo_jax.envs.qa_data import Fact, FileSource, Passage, Record
+from mempo_jax.envs.search import SearchTool
 from mempo_jax.envs.tools import ToolSettings
 from mempo_jax.models.nano import build_nano
 from tests.envs import qa_case

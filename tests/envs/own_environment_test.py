@@ -5,11 +5,11 @@ import pathlib
 import numpy as np
 import pytest
 
+from mempo_jax.builders.suite import make_episodes, make_suite
+from mempo_jax.config import from_config
 from mempo_jax.envs import check_repeatable
-from mempo_jax.envs.seeded import own_suite
+from mempo_jax.envs.base import own_suite
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import parts
-from mempo_jax.training.run_settings import from_config
 from tests.envs.scripted_env import make_episode
 from tests.experiments import tiny
 
@@ -55,9 +55,9 @@ def test_it_makes_the_tasks_of_a_run():
     config = tiny.get_config()
     config.env.name = DOORS
     settings = from_config(config.to_dict())
-    suite = parts.make_suite(settings)
+    suite = make_suite(settings)
     task = suite.task("test", 0)
-    episode = parts.make_episodes(suite, settings)(task, "x")
+    episode = make_episodes(suite, settings)(task, "x")
     assert episode.observe().user.endswith(suite.make(task).reset(task.seed))
 
 

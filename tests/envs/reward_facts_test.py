@@ -1,6 +1,6 @@
 import pytest
 
-from mempo_jax.envs.reward_facts import efficiency_shares, penalty_counts
+from mempo_jax.envs.reward import efficiency_shares, penalty_counts
 from mempo_jax.memory import Bank, BankConfig, OpRecord
 from tests.envs.scripted_env import EMBEDDER, REWARD, make_episode
 

@@ -12,9 +12,9 @@ from mempo_jax.envs.reward import (
     RewardSettings,
     call_reward_function,
     compose,
+    efficiency_shares,
     rescored,
 )
-from mempo_jax.envs.reward_facts import efficiency_shares
 from tests.envs.scripted_env import REWARD
 
 NONE = dict.fromkeys(PENALTIES, 0)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from mempo_jax.envs import Situation
+from mempo_jax.envs.experts import RollingExpert
 from mempo_jax.envs.ledger import LedgerExpert
-from mempo_jax.envs.rolling_expert import RollingExpert
 from mempo_jax.memory import Limits
 
 RNG = np.random.default_rng(0)

@@ -5,9 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from mempo_jax.envs.hotpot_files import RecordFile
-from mempo_jax.envs.multi_qa_records import Passage
-from mempo_jax.envs.search_tool import SEARCHES, SearchTool, fuse
+from mempo_jax.envs.qa_data import Passage, RecordFile
+from mempo_jax.envs.search import SEARCHES, SearchTool, fuse
 from mempo_jax.memory import make_embedder
 
 PASSAGES = (

@@ -3,14 +3,14 @@
 import functools
 
 from configs import base
+from mempo_jax.config import from_config
 from mempo_jax.envs import Episode
 from mempo_jax.envs.ledger import LedgerSuite
 from mempo_jax.evaluation import baselines
-from mempo_jax.evaluation.baselines_readers import LedgerReader
-from mempo_jax.evaluation.baselines_runs import run_rule
+from mempo_jax.evaluation.baseline_readers import LedgerReader
+from mempo_jax.evaluation.baselines import run_rule
 from mempo_jax.memory import Bank, make_embedder
 from mempo_jax.models.nano import build_nano
-from mempo_jax.training.run_settings import from_config
 
 EMBEDDER = make_embedder("hashing")
 

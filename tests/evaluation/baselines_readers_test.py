@@ -2,11 +2,12 @@
 
 import pytest
 
-from mempo_jax.evaluation.baselines_babi import BabiReader, World
-from mempo_jax.evaluation.baselines_readers import (
+from mempo_jax.evaluation.baseline_readers import (
+    BabiReader,
     DialogueReader,
     LedgerReader,
     MultiQaReader,
+    World,
 )
 from mempo_jax.memory import parse_ops
 

@@ -3,8 +3,8 @@
 import pytest
 
 from mempo_jax.envs import Status
+from mempo_jax.evaluation.baseline_readers import LedgerReader
 from mempo_jax.evaluation.baselines import RULES, Note, Replay, Seen, context_of
-from mempo_jax.evaluation.baselines_readers import LedgerReader
 from mempo_jax.evaluation.table import told_by_writes
 from tests.evaluation.baseline_case import make_rule, run, settings, tokenizer
 

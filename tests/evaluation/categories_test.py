@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from mempo_jax.envs import Question
-from mempo_jax.evaluation.categories import by_category
+from mempo_jax.evaluation.stats import by_category
 
 
 def made(*scored, failure=None):

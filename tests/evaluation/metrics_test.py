@@ -5,12 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from mempo_jax.evaluation.metrics import (
-    exact_match,
-    mean_ci95,
-    normalise_answer,
-    token_f1,
-)
+from mempo_jax.envs.answers import exact_match, normalise_answer, token_f1
+from mempo_jax.evaluation.stats import mean_ci95
 
 
 def test_wilson_agrees_with_the_closed_form_by_hand():

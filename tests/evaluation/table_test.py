@@ -6,7 +6,7 @@ import io
 import pytest
 
 from mempo_jax.envs import Question
-from mempo_jax.evaluation.baselines_runs import Told
+from mempo_jax.evaluation.baselines import Told
 from mempo_jax.evaluation.table import (
     MEASURES,
     answer_scores,

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from mempo_jax.envs import Reward, Status
-from mempo_jax.evaluation.trajectory_stats import (
+from mempo_jax.evaluation.stats import (
     ratio_ci95,
     step_stats,
     summarise,

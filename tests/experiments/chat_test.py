@@ -6,7 +6,7 @@ import pytest
 
 from experiments import chat
 from experiments.launch import launch
-from mempo_jax.training.advisors import Advisors
+from mempo_jax.builders.memory_judge import Advisors
 from tests.agent_test import Engine
 from tests.policy_case import save_policy
 

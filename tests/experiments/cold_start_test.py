@@ -7,9 +7,9 @@ import pytest
 from experiments import cold_start
 from experiments.flags import load_config
 from experiments.launch import launch
-from mempo_jax.training import parts
-from mempo_jax.training.demonstration_files import read_demonstrations
-from mempo_jax.training.run_settings import from_config
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
+from mempo_jax.training.demonstrations import read_demonstrations
 from tests.experiments.process import TINY
 
 
@@ -29,7 +29,7 @@ def test_demonstrations_are_written_as_a_run_reads_them(tmp_path, capsys):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["task"] for line in lines] == [f"ledger/train/{n}" for n in range(3)]
     settings = from_config(load_config(TINY.partition("=")[2]).to_dict())
-    find_task = parts.make_suite(settings).task
+    find_task = make_suite(settings).task
     shown = list(read_demonstrations(str(path), find_task))
     assert [len(s.actions) for s in shown] == [len(line["turns"]) for line in lines]
     assert run(f"--demonstrations={path}") == 2

@@ -13,7 +13,7 @@ from experiments.launch import launch
 from mempo_jax.models import hf
 from mempo_jax.models.nano import build_nano
 from mempo_jax.training import run  # noqa: F401  what imports compile is not counted
-from mempo_jax.training.compilations import CompilationCounter
+from mempo_jax.training.step_metrics import CompilationCounter
 from tests.experiments.process import TINY
 from tests.models import gguf_case
 from tests.models.gguf_file_test import LLAMA, random_params

@@ -10,8 +10,8 @@ import pytest
 
 from experiments import evaluate
 from experiments.launch import launch
+from mempo_jax.evaluation.compare import NAMES
 from mempo_jax.evaluation.table import MEASURES
-from mempo_jax.training.compare import NAMES
 from tests.policy_case import config, save_run
 
 
@@ -122,7 +122,7 @@ def test_what_is_refused(capsys, run, tmp_path):
 
 
 def test_the_names_of_baselines():
-    from mempo_jax.training.compare import names_of
+    from mempo_jax.evaluation.compare import names_of
 
     assert names_of("all") == list(NAMES)
     assert names_of("rag") == ["rag", "trained"]
@@ -131,9 +131,9 @@ def test_the_names_of_baselines():
 
 
 def test_what_cannot_be_compared_is_left_out(run, tmp_path):
-    from mempo_jax.training.compare import Comparison
-    from mempo_jax.training.run_settings import from_config
-    from mempo_jax.training.rundir import RunDir
+    from mempo_jax.config import from_config
+    from mempo_jax.evaluation.compare import Comparison
+    from mempo_jax.runs.directory import RunDir
 
     without = tmp_path / "run"
     shutil.copytree(run / "policy", without / "policy")

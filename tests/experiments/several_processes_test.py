@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import _processes
 from mempo_jax.models import hf
-from mempo_jax.training.metrics import read_metrics
+from mempo_jax.runs.metrics import read_metrics
 from tests.experiments.process import TINY
 
 STEPS = 3

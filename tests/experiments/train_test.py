@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoTokenizer
 from experiments import train
 from experiments.launch import launch
 from mempo_jax.models import hf
+from mempo_jax.runs.metrics import read_metrics
 from mempo_jax.training import run
-from mempo_jax.training.metrics import read_metrics
 from tests.experiments.process import TINY, finish, python_m, start
 
 STEPS = 12

@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from mempo_jax.memory import embedding, make_embedder, static_embedding
+from mempo_jax.memory import embedding, make_embedder
+from mempo_jax.memory.embedding import importlib, load
 
 ODD = ["", " ", "\n", "\x00", "\ud800", "😀", "!!!", "é" * 5000, "的", "a"]
 
@@ -66,11 +67,11 @@ def test_static_equals_its_source():
 
 
 def test_static_without_its_wheel_says_what_to_do(monkeypatch):
-    static_embedding.load.cache_clear()
-    monkeypatch.setattr(static_embedding.importlib.util, "find_spec", lambda _: None)
+    load.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(FileNotFoundError, match="pip install wordllama"):
         make_embedder("static")
-    static_embedding.load.cache_clear()
+    load.cache_clear()
 
 
 class Counting:

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from mempo_jax.memory import blocks as blocks_lib
 from mempo_jax.memory import index as index_lib
+from mempo_jax.memory import index as index_module
 from mempo_jax.memory.index import make_index
 from tests.memory.vectors import by_hand, clustered, needs_scann
 
@@ -61,7 +61,7 @@ def test_what_a_search_finds_does_not_depend_on_how_long_a_build_takes(
     rows = clustered(1500, 0)
 
     def run(delay):
-        make_block = blocks_lib.Build._make
+        make_block = index_module.Build._make
 
         def slowly(self):
             if self._approximate:
@@ -69,7 +69,7 @@ def test_what_a_search_finds_does_not_depend_on_how_long_a_build_takes(
             make_block(self)
 
         with monkeypatch.context() as patch:
-            patch.setattr(blocks_lib.Build, "_make", slowly)
+            patch.setattr(index_module.Build, "_make", slowly)
             index = make_index(np.arange(400), rows[:400], ann_threshold=300)
             found, shapes = [], []
             for new in range(400, 1500):
@@ -87,14 +87,14 @@ def test_what_a_search_finds_does_not_depend_on_how_long_a_build_takes(
 def test_a_write_does_not_wait_for_a_build_that_is_not_due(quick, monkeypatch):
     monkeypatch.setattr(index_lib, "LEAST_APPROXIMATE", 256)
     rows, may_build = clustered(800, 0), threading.Event()
-    make_block = blocks_lib.Build._make
+    make_block = index_module.Build._make
 
     def held(self):
         if self._approximate:
             assert may_build.wait(30)
         make_block(self)
 
-    monkeypatch.setattr(blocks_lib.Build, "_make", held)
+    monkeypatch.setattr(index_module.Build, "_make", held)
     index = make_index(np.arange(250), rows[:250], ann_threshold=300)
     for new in range(250, 340):  # a build has begun, and is held up
         index.add(new, rows[new])
@@ -115,7 +115,7 @@ def test_a_build_that_fails_leaves_the_rows_searchable(quick, monkeypatch):
     def refuse(vectors):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(blocks_lib, "_build_searcher", refuse)
+    monkeypatch.setattr(index_module, "_build_searcher", refuse)
     monkeypatch.setattr(index_lib, "can_approximate", lambda: True)
     index = make_index(np.arange(200), rows[:200], ann_threshold=300)
 

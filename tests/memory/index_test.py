@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mempo_jax.memory import Bank, BankConfig, make_embedder
-from mempo_jax.memory import blocks as blocks_lib
 from mempo_jax.memory import index as index_lib
+from mempo_jax.memory import index as index_module
 from mempo_jax.memory.index import make_index
 from tests.memory.vectors import DIM, by_hand, clustered, needs_scann
 
@@ -17,9 +17,9 @@ from tests.memory.vectors import DIM, by_hand, clustered, needs_scann
 @pytest.fixture
 def no_scann(monkeypatch):
     monkeypatch.setitem(sys.modules, "scann", None)
-    blocks_lib._scann.cache_clear()
+    index_module._scann.cache_clear()
     yield
-    blocks_lib._scann.cache_clear()
+    index_module._scann.cache_clear()
 
 
 @pytest.fixture(params=["exact", pytest.param("scann", marks=needs_scann)])
@@ -194,13 +194,13 @@ def test_a_bank_changes_to_scann_at_its_threshold():
 @needs_scann
 def test_the_first_searches_of_a_large_bank_do_not_wait_for_scann(monkeypatch):
     rows, may_build = clustered(600, 0), threading.Event()
-    build = blocks_lib._build_searcher
+    build = index_module._build_searcher
 
     def held(vectors):
         assert may_build.wait(30)
         return build(vectors)
 
-    monkeypatch.setattr(blocks_lib, "_build_searcher", held)
+    monkeypatch.setattr(index_module, "_build_searcher", held)
     index = make_index(np.arange(600), rows, ann_threshold=300)
     for query in rows[:100]:
         ids, _ = index.search(query, 5)

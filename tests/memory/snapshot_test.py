@@ -10,7 +10,8 @@ import tempfile
 
 import pytest
 
-from mempo_jax.memory import Bank, BankConfig, make_embedder, snapshot
+from mempo_jax.memory import Bank, BankConfig, make_embedder, persist
+from mempo_jax.memory.persist import _ours, _write_part
 
 EMBEDDER = make_embedder("hashing", dim=16)
 SCRIPT = pathlib.Path(__file__).with_name("killed_saves.py")
@@ -85,7 +86,7 @@ def fail_at(monkeypatch, point, number):
     if point == "open":
         monkeypatch.setattr(pathlib.Path, "open", fails)
     elif point == "_write_part":
-        real = snapshot._write_part
+        real = _write_part
 
         def fails_half_way(path, chunks):
             if "embeddings" not in path.name:
@@ -93,7 +94,7 @@ def fail_at(monkeypatch, point, number):
             path.write_bytes(b"half")
             return fails()
 
-        monkeypatch.setattr(snapshot, "_write_part", fails_half_way)
+        monkeypatch.setattr(persist, "_write_part", fails_half_way)
     else:
         monkeypatch.setattr(os, point, fails)
 
@@ -153,31 +154,31 @@ def test_files_reach_the_disk_before_they_are_named(tmp_path, monkeypatch):
 
 def test_what_a_live_save_is_writing_is_not_taken_away(tmp_path, monkeypatch):
     """Without locks, as on some network file systems, only old files are removed."""
-    folder, real = tmp_path / "bank", snapshot._write_part
+    folder, real = tmp_path / "bank", _write_part
     bank_of("old").save(folder)
-    monkeypatch.setattr(snapshot, "fcntl", None)
+    monkeypatch.setattr(persist, "fcntl", None)
 
     def meets_another(path, chunks):
-        monkeypatch.setattr(snapshot, "_write_part", real)
+        monkeypatch.setattr(persist, "_write_part", real)
         done = real(path, chunks)
         bank_of("other").save(folder)
         return done
 
-    monkeypatch.setattr(snapshot, "_write_part", meets_another)
+    monkeypatch.setattr(persist, "_write_part", meets_another)
     bank_of("new").save(folder)
     assert texts_in(folder) == ["new"]
 
 
 def test_a_first_save_that_ends_while_it_is_looked_for_is_found(tmp_path, monkeypatch):
-    folder, listed = tmp_path / "bank", snapshot._ours
+    folder, listed = tmp_path / "bank", _ours
     folder.mkdir()
 
     def save_first(place):
-        monkeypatch.setattr(snapshot, "_ours", listed)
+        monkeypatch.setattr(persist, "_ours", listed)
         bank_of("new").save(folder)
         return listed(place)
 
-    monkeypatch.setattr(snapshot, "_ours", save_first)
+    monkeypatch.setattr(persist, "_ours", save_first)
     assert texts_in(folder) == ["new"]
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from mempo_jax.models import attention, attention_blocks
-from mempo_jax.models.attention_blocks import blocked_attention
+from mempo_jax.models import attention
+from mempo_jax.models.attention import blocked_attention
 
 HEADS, KEY_HEADS, SIZE = 4, 2, 8
 
@@ -38,8 +38,8 @@ def _with_slopes(attend, arrays, slope, real):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(attention_blocks, "BLOCK", 4)
-    monkeypatch.setattr(attention_blocks, "GROUPS", 2)
+    monkeypatch.setattr(attention, "BLOCK", 4)
+    monkeypatch.setattr(attention, "GROUPS", 2)
 
 
 @pytest.mark.parametrize("length", [4, 8, 18])
@@ -79,8 +79,8 @@ def test_bfloat16_is_about_as_exact_as_the_plain_form(small_blocks):
 
 def test_groups_cover_the_blocks_in_order():
     for blocks in (1, 3, 8, 9, 32, 35):
-        groups = attention_blocks._groups(blocks)
-        assert len(groups) == min(blocks, attention_blocks.GROUPS)
+        groups = attention._groups(blocks)
+        assert len(groups) == min(blocks, attention.GROUPS)
         assert [n for group in groups for n in group] == list(range(blocks))
 
 

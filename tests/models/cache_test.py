@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mempo_jax.models.cache import empty_cache, written
-from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.decoder import LanguageModel, empty_cache, written
 from tests.models.decoder_case import SMALL
 
 

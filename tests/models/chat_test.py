@@ -1,7 +1,6 @@
 import pytest
 
-from mempo_jax.models.chat import ChatFormat
-from mempo_jax.models.plain_text import join
+from mempo_jax.models.chat import ChatFormat, join
 from mempo_jax.models.tokenizer import Tokenizer
 from tests.models import chat_families
 from tests.models.chat_families import FAMILIES, FAST, REWRITING, rendered

@@ -1,6 +1,6 @@
 """The small decoder that tests of the model share."""
 
-from mempo_jax.models.decoder import DecoderConfig
+from mempo_jax.models.layers import DecoderConfig
 
 SMALL = DecoderConfig(
     vocab_size=40,

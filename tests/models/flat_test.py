@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mempo_jax.models.attention import PIECE, Flat
 from mempo_jax.models.decoder import LanguageModel
-from mempo_jax.models.flat import PIECE, Flat
 from tests.models.decoder_case import SMALL
 
 LENGTH = 3 * PIECE

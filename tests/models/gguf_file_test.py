@@ -7,9 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from mempo_jax.models import gguf_file, hf, rope, stream
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models import gguf as gguf_module
+from mempo_jax.models import hf, rope, stream
+from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.families import tensor_table
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.models.nano import build_nano
 from tests.models import gguf_case
 
@@ -96,7 +98,7 @@ def test_blocks_of_256_are_read_in_parts_as_in_whole(kind, tmp_path):
     # In the file the two halves of a head of 8 alternate: 0, 4, 1, 5, ...
     order = [0, 2, 4, 6, 1, 3, 5, 7]
     expected = values.reshape(4, 8, 256)[:, order].reshape(32, 256)
-    with gguf_file.open_gguf(path) as file:
+    with gguf_module.open_gguf(path) as file:
         name = "model.layers.0.self_attn.q_proj.weight"
         part = (slice(3, 20), slice(40, 200))
         np.testing.assert_array_equal(file.read(name, part), expected[part])
@@ -191,7 +193,7 @@ def test_what_does_not_fit_is_named_with_the_file(options, match, llama, tmp_pat
 def test_rotary_scalings_of_the_metadata(fields, expected, llama, tmp_path):
     changes = {f"rope__scaling__{name}": value for name, value in fields.items()}
     path = gguf_case.write(tmp_path / "m.gguf", llama, **changes)
-    with gguf_file.open_gguf(path) as file:
+    with gguf_module.open_gguf(path) as file:
         assert file.config.rope_scaling == expected
 
 
@@ -219,7 +221,7 @@ def test_values_that_are_not_finite_are_named(llama, tmp_path):
     bad = np.full((64, 32), np.inf, np.float32)
     path = gguf_case.write(tmp_path / "m.gguf", llama, {"ffn_up": (bad, TYPES.F32)})
     with (
-        gguf_file.open_gguf(path) as file,
+        gguf_module.open_gguf(path) as file,
         pytest.raises(ValueError, match=r"0\.mlp\.up.*not finite.*1\.mlp\.up"),
     ):
         stream.fill(file, tensor_table(LLAMA), LLAMA, np.float32, stream.whole)

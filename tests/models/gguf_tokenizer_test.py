@@ -2,7 +2,7 @@ import functools
 
 import pytest
 
-from mempo_jax.models.gguf_tokenizer import build_tokenizer
+from mempo_jax.models.gguf import build_tokenizer
 from mempo_jax.models.tokenizer import Tokenizer
 from tests.models import gguf_case
 

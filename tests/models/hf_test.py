@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mempo_jax.models import hf, rope
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models import families, hf, rope
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.models.nano import build_nano
 
 TOKENIZER = build_nano(["a b c"], [])
@@ -205,14 +206,14 @@ def test_configs_that_would_give_other_logits_are_refused(saved, fields, match):
         change_config(saved, rope_parameters="absent")
     change_config(saved, **fields)
     with pytest.raises(ValueError, match=match):
-        hf.read_config(saved)
+        families.read_config(saved)
 
 
 def test_older_configs_keep_theta_at_top_level(saved):
     change_config(saved, rope_parameters="absent", rope_theta=7_000)
-    assert hf.read_config(saved).rope_theta == 7_000.0
+    assert families.read_config(saved).rope_theta == 7_000.0
     change_config(saved, rope_theta="absent", rope_parameters={"rope_theta": 9_000})
-    assert hf.read_config(saved).rope_theta == 9_000.0
+    assert families.read_config(saved).rope_theta == 9_000.0
 
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -236,18 +237,18 @@ YARN = rope.YarnRope(4.0, 8, 32.0, 1.0, rope.yarn_attention_factor(4.0), True)
 )
 def test_rotary_scalings_are_read_in_both_spellings(saved, fields, expected):
     change_config(saved, rope_parameters="absent", rope_scaling=fields)
-    assert hf.read_config(saved).rope_scaling == expected
+    assert families.read_config(saved).rope_scaling == expected
     change_config(saved, rope_scaling=None, rope_parameters=fields)
-    assert hf.read_config(saved).rope_scaling == expected
+    assert families.read_config(saved).rope_scaling == expected
 
 
 def test_a_rotary_scaling_is_written_in_both_spellings(tmp_path):
     config = dataclasses.replace(LLAMA, rope_scaling=YARN)
     hf.save(tmp_path, config, random_params(config), TOKENIZER)
-    assert hf.read_config(tmp_path) == config
+    assert families.read_config(tmp_path) == config
     for name in ("rope_parameters", "rope_scaling"):
         change_config(tmp_path, **{name: "absent"})
-        assert (hf.read_config(tmp_path) == config) == (name == "rope_parameters")
+        assert (families.read_config(tmp_path) == config) == (name == "rope_parameters")
 
 
 def test_a_config_that_is_no_json_is_named(saved):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from mempo_jax.models.lora import merge
-from mempo_jax.models.lora_files import save_adapters
+from mempo_jax.models.lora import merge, save_adapters
 from tests.models.lora_test import ALL, CONFIG, SOME, base, trained
 
 

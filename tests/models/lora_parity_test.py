@@ -9,7 +9,7 @@ import pytest
 
 from mempo_jax.models import hf, lora
 from mempo_jax.models.decoder import LanguageModel
-from mempo_jax.models.lora_files import save_adapters
+from mempo_jax.models.lora import save_adapters
 from tests.models.parity_test import FAMILIES, TOKENIZER, random_params, random_tokens
 
 pytestmark = pytest.mark.parity

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mempo_jax.models import hf, rope
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.models.nano import build_nano
 
 pytestmark = pytest.mark.parity

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as BackendTokenizer
 
+from mempo_jax.models.chat import Piece, PlainTextEncoder
 from mempo_jax.models.nano import build_nano
-from mempo_jax.models.plain_text import Piece, PlainTextEncoder
 from mempo_jax.models.tokenizer import Tokenizer
 from tests.models.chat_families import FAMILIES, FAST, chatml
 

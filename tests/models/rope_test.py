@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.models import rope
-from mempo_jax.models.decoder import DecoderConfig
-from mempo_jax.models.layers import rotation_table
+from mempo_jax.models.layers import DecoderConfig, rotation_table
 
 LLAMA3 = rope.Llama3Rope(8.0, 1.0, 4.0, 8192)
 YARN = rope.YarnRope(4.0, 32_768, 32.0, 1.0, 1.25, True)

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from mempo_jax.models import hf, lora
-from mempo_jax.models.safetensors_writing import Planned, open_files
+from mempo_jax.models.safetensors_io import Planned, open_files
 from tests.models.hf_test import CONFIGS, LLAMA, TOKENIZER, random_params
 from tests.models.lora_test import ALL, CONFIG, trained
 

@@ -11,7 +11,8 @@ import pytest
 from configs.smollm2_135m import MODEL
 from mempo_jax.models import hf
 from mempo_jax.models.decoder import LanguageModel
-from mempo_jax.rollout.engine import Engine, Request
+from mempo_jax.rollout.engine import Engine
+from mempo_jax.rollout.sampler import Request
 
 pytestmark = pytest.mark.parity
 

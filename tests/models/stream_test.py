@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from mempo_jax.distributed import placement
+from mempo_jax.distributed.placement import on_mesh
 from mempo_jax.models import hf, stream
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.models.nano import build_nano
-from mempo_jax.training import sharding
-from mempo_jax.training.placing import on_mesh
 
 TOKENIZER = build_nano(["a b c"], [])
 CONFIG = DecoderConfig(
@@ -96,9 +97,9 @@ def test_a_part_is_read_alone_and_equals_that_part_of_the_whole(small):
 
 
 def test_every_parameter_lies_where_the_table_wants_it(small):
-    mesh = sharding.make_mesh(2, 2, 2)
+    mesh = placement.make_mesh(2, 2, 2)
     placed = hf.load_params(small, on_mesh(mesh))
-    wanted = sharding.shardings(placed, mesh)
+    wanted = placement.shardings(placed, mesh)
     assert all(
         leaf.sharding.is_equivalent_to(where, leaf.ndim)
         for leaf, where in zip(jax.tree.leaves(placed), jax.tree.leaves(wanted))
@@ -107,7 +108,7 @@ def test_every_parameter_lies_where_the_table_wants_it(small):
 
 
 def test_each_part_is_read_once(small):
-    mesh = sharding.make_mesh(2, 2, 2)
+    mesh = placement.make_mesh(2, 2, 2)
     counts, place = {}, on_mesh(mesh)
 
     def counting(path, shape, dtype, read):

@@ -1,6 +1,6 @@
 import pytest
 
-from mempo_jax.planning import advice
+from mempo_jax.planning import plan
 from mempo_jax.planning.memory import Memory
 from mempo_jax.settings import ConfigError
 from tests.experiments import tiny
@@ -30,7 +30,7 @@ def found(usable, measure=memory, **changes):
     for name, value in start.items():
         section, field = name.split(".")
         config[section] = config[section] | {field: value}
-    return advice.find(config, measure(settings), usable, DEVICES, HEADS, measure)
+    return plan.find(config, measure(settings), usable, DEVICES, HEADS, measure)
 
 
 def test_a_run_that_fits_is_left_alone():
@@ -74,14 +74,14 @@ def test_values_that_cannot_run_are_passed_over():
 
 def test_changes_are_checked_like_any_config():
     with pytest.raises(ConfigError, match=r"sampling\.slots"):
-        advice.with_changes(CONFIG, {"sampling.slots": 0})
-    assert advice.with_changes(CONFIG, {"sampling.slots": 4}).sampling.slots == 4
+        plan.with_changes(CONFIG, {"sampling.slots": 0})
+    assert plan.with_changes(CONFIG, {"sampling.slots": 4}).sampling.slots == 4
     assert CONFIG["sampling"]["slots"] != 4
 
 
 def test_heads_of_keys_are_never_divided():
     tried = []
     settings = settings_of()
-    advice.find(CONFIG, memory(settings), 1, DEVICES, HEADS, memory, tried.append)
+    plan.find(CONFIG, memory(settings), 1, DEVICES, HEADS, memory, tried.append)
     assert any("mesh.tensor=2" in each for each in tried)
     assert not any("mesh.tensor=4" in each for each in tried)

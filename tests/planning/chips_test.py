@@ -1,6 +1,6 @@
 import pytest
 
-from mempo_jax.planning.chips import CHIPS, device
+from mempo_jax.planning.devices import CHIPS, device
 from mempo_jax.settings import ConfigError
 
 

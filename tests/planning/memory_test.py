@@ -5,11 +5,11 @@ import jax
 import numpy as np
 import pytest
 
+from mempo_jax.distributed import placement
 from mempo_jax.planning.memory import NARROW, Estimator, Memory, Need, compiled
 from mempo_jax.planning.programs import Lowering, device_bytes
-from mempo_jax.rollout.device import Programs as EnginePrograms
+from mempo_jax.rollout.decode import Programs as EnginePrograms
 from mempo_jax.rollout.sampler import Counters
-from mempo_jax.training import sharding
 from mempo_jax.training import state as states
 from tests.planning.plan_case import SHAPE, lowering, settings_of
 
@@ -18,7 +18,7 @@ MIB = 2**20
 
 def meshes(settings):
     axes = settings.mesh
-    return sharding.make_mesh(axes.data, axes.fsdp, axes.tensor)
+    return placement.make_mesh(axes.data, axes.fsdp, axes.tensor)
 
 
 def estimator(compile=None, hosts=1, narrow=False):
@@ -46,7 +46,7 @@ def test_what_stays_is_what_a_run_puts_on_a_device():
         made.model.init, jax.random.key(0), made.optimiser, made.mesh
     )
     assert on_first_device(state) == device_bytes(made.shapes.state)
-    rows = sharding.row_sharding(made.mesh)
+    rows = placement.row_sharding(made.mesh)
     engine = EnginePrograms(made.model, rows, Counters())
     settings = made.settings
     cache = engine.make_cache(settings.sampling.slots, settings.max_segment_tokens)

@@ -2,10 +2,10 @@
 
 import functools
 
-from mempo_jax.models.decoder import DecoderConfig
-from mempo_jax.planning.advice import with_changes
+from mempo_jax.distributed import placement
+from mempo_jax.models.layers import DecoderConfig
+from mempo_jax.planning.plan import with_changes
 from mempo_jax.planning.programs import Lowering
-from mempo_jax.training import sharding
 from tests.experiments import tiny
 
 SHAPE = DecoderConfig(
@@ -33,4 +33,4 @@ def settings_of(**changes):
 
 @functools.cache
 def lowering(axes=(1, 1, 1), **changes):
-    return Lowering(SHAPE, settings_of(**changes), sharding.make_mesh(*axes))
+    return Lowering(SHAPE, settings_of(**changes), placement.make_mesh(*axes))

@@ -1,8 +1,9 @@
 import dataclasses
 import json
 
-from mempo_jax.planning import advice, report, speed
-from mempo_jax.planning.chips import GIB, device
+from mempo_jax.planning import plan as plan_module
+from mempo_jax.planning import speed
+from mempo_jax.planning.devices import GIB, device
 from mempo_jax.planning.memory import Memory
 
 MEMORY = Memory(
@@ -10,7 +11,7 @@ MEMORY = Memory(
     GIB,
     {"score": GIB, "accumulate": 20 * GIB, "apply": 0, "prefill": 0, "decode": 0},
 )
-PLAN = report.Plan(
+PLAN = plan_module.Plan(
     device=device("v5e-16"),
     shape="models/x/config.json",
     parameters=1_234_567,
@@ -25,10 +26,10 @@ SMALLER = dataclasses.replace(MEMORY, made=MEMORY.made | {"accumulate": GIB})
 
 
 def test_what_does_not_fit_is_said_with_what_to_change():
-    found = advice.Found(
+    found = plan_module.Found(
         {"policy.remat": True, "sampling.prefill_buckets": (64, 128)}, SMALLER, True
     )
-    text = report.as_text(dataclasses.replace(PLAN, found=found))
+    text = plan_module.as_text(dataclasses.replace(PLAN, found=found))
     assert "DOES NOT FIT: 27.00 GiB, 171% of the 15.8 GiB" in text
     assert "--config.policy.remat=True --config.sampling.prefill_buckets=64,128" in text
     assert "then it fits: 8.00 GiB" in text
@@ -40,7 +41,9 @@ def test_what_does_not_fit_is_said_with_what_to_change():
 
 
 def test_what_fits_says_so():
-    text = report.as_text(dataclasses.replace(PLAN, memory=SMALLER, narrowed=False))
+    text = plan_module.as_text(
+        dataclasses.replace(PLAN, memory=SMALLER, narrowed=False)
+    )
     assert "fits: 8.00 GiB" in text
     assert "change" not in text
     assert "derived" not in text
@@ -49,18 +52,18 @@ def test_what_fits_says_so():
 def test_a_gpu_that_is_nearly_full_needs_more_than_jax_takes():
     full = dataclasses.replace(MEMORY, made=MEMORY.made | {"accumulate": 60 * GIB})
     plan = dataclasses.replace(PLAN, device=device("h100-8"), memory=full)
-    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" in report.as_text(plan)
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" in plan_module.as_text(plan)
 
 
 def test_a_check_shows_how_far_off_the_small_depths_were():
     checked = dataclasses.replace(PLAN, checked={"score": (11 * GIB, 10 * GIB)})
-    assert "+10.0%" in report.as_text(checked)
+    assert "+10.0%" in plan_module.as_text(checked)
 
 
 def test_json_holds_the_same():
-    found = advice.Found({"policy.remat": True}, SMALLER, True)
+    found = plan_module.Found({"policy.remat": True}, SMALLER, True)
     made = json.loads(
-        json.dumps(report.as_json(dataclasses.replace(PLAN, found=found)))
+        json.dumps(plan_module.as_json(dataclasses.replace(PLAN, found=found)))
     )
     assert made["sum"] == MEMORY.peak
     assert not made["fits"]

@@ -1,8 +1,8 @@
 import pytest
 
 from mempo_jax.planning import speed
-from mempo_jax.planning.chips import device
-from mempo_jax.planning.policies import known_shape
+from mempo_jax.planning.devices import device
+from mempo_jax.planning.programs import known_shape
 from tests.planning.plan_case import settings_of
 
 SHAPE = known_shape("Qwen2.5-7B")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mempo_jax.evaluation.baselines_runs import Told
+from mempo_jax.evaluation.baselines import Told
 from mempo_jax.evaluation.table import MEASURES, row
 from mempo_jax.report.comparison import comparison_html
 from tests.report.reading import Read

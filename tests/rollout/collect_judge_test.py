@@ -8,17 +8,10 @@ import pytest
 from mempo_jax.memory import Bank, BankConfig, Verdict
 from mempo_jax.rollout.collect import Collector
 from mempo_jax.rollout.engine import Engine
-from mempo_jax.rollout.judge import PolicyJudge, Questions
+from mempo_jax.rollout.policy_judge import PolicyJudge, Questions
 from tests.envs.scripted_env import EMBEDDER, ScriptedEnv, context, limits, make_episode
 from tests.rollout.judge_test import make_params as varied_params
-from tests.rollout.tiny import (
-    LINES,
-    MODEL,
-    TOKENIZER,
-    ScriptedEngine,
-    decoding,
-    jobs,
-)
+from tests.rollout.tiny import LINES, MODEL, TOKENIZER, ScriptedEngine, decoding, jobs
 
 SCRIPT = (
     "<mem_write> one two</mem_write><mem_write> one two three</mem_write>",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mempo_jax.rollout.credited import Run, TokenCredit, runs_of
+from mempo_jax.rollout.trajectory import Run, TokenCredit, runs_of
 from tests.rollout import tiny
 from tests.rollout.assemble_test import trajectory
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mempo_jax.rollout.daemons import Daemons
+from mempo_jax.rollout.http_engine import Daemons
 
 
 @pytest.mark.parametrize("most", [1, 3])

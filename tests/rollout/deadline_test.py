@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from mempo_jax.rollout import deadline, http_client
-from mempo_jax.rollout.deadline import HungCallError, run_all
+from mempo_jax.rollout import http_client, time_limits
+from mempo_jax.rollout.time_limits import HungCallError, run_all
 from tests.rollout.http_case import make_http_engine, requests
 
 
@@ -77,7 +77,7 @@ class Enough(BaseException):
 
 
 def test_whoever_waits_may_be_told_that_it_is_enough(monkeypatch):
-    monkeypatch.setattr(deadline, "PAUSE_S", 0.01)
+    monkeypatch.setattr(time_limits, "PAUSE_S", 0.01)
     gate, later, asked = threading.Event(), threading.Event(), []
 
     def between():
@@ -93,7 +93,7 @@ def test_whoever_waits_may_be_told_that_it_is_enough(monkeypatch):
 
 
 def test_a_wait_for_the_server_can_be_left(monkeypatch):
-    monkeypatch.setattr(deadline, "PAUSE_S", 0.01)
+    monkeypatch.setattr(time_limits, "PAUSE_S", 0.01)
     gate = threading.Event()
 
     class Silent:

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from mempo_jax.distributed.placement import make_mesh, place_params, row_sharding
 from mempo_jax.models.decoder import LanguageModel
-from mempo_jax.rollout.device import heads_split
+from mempo_jax.rollout.decode import heads_split
 from mempo_jax.rollout.engine import Engine
-from mempo_jax.training.sharding import make_mesh, row_sharding
-from mempo_jax.training.state import place_params
 from tests.rollout.engine_case import CONFIG, LENGTH, TAGS, TOKENIZER, prompts, request
 
 HEADS = 2

@@ -11,9 +11,11 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as BackendTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.engine import Engine, Request
+from mempo_jax.rollout.engine import Engine
+from mempo_jax.rollout.sampler import Request
 
 TAGS = ("</act>", "</answer>")
 CHATML = (

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from mempo_jax.models.decoder import LanguageModel
-from mempo_jax.rollout.device import Programs
+from mempo_jax.rollout.decode import Programs
 from mempo_jax.rollout.sampler import Counters
 from tests.rollout.engine_case import (
     CONFIG,

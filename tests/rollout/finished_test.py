@@ -3,7 +3,7 @@
 import pytest
 
 from mempo_jax.envs import EnvironmentFault, Status, Task
-from mempo_jax.rollout.finished import failed, fault, finished
+from mempo_jax.rollout.collect import failed, fault, finished
 from mempo_jax.rollout.segments import SegmentBuilder
 from tests.envs.scripted_env import make_episode
 from tests.rollout.tiny import TOKENIZER

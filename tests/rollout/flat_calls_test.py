@@ -1,15 +1,9 @@
 import numpy as np
 import pytest
 
-from mempo_jax.models.flat import PIECE
-from mempo_jax.rollout.flat_calls import (
-    LARGEST,
-    SMALLEST,
-    cut,
-    laid_out,
-    sizes,
-)
-from mempo_jax.rollout.slots import Row
+from mempo_jax.models.attention import PIECE
+from mempo_jax.rollout.prefill import LARGEST, SMALLEST, cut_calls, laid_out, sizes
+from mempo_jax.rollout.sampler import Row
 
 SIZES = (64, 128, 256, 512, 1024)
 
@@ -43,11 +37,11 @@ def test_sizes_are_halves_of_the_largest(most, expected):
 )
 def test_calls_are_few_and_hold_all(count, expected):
     rows = [Row(3, 10, range(count))] if count else []
-    assert [size for size, _ in cut(rows, SIZES)] == expected
+    assert [size for size, _ in cut_calls(rows, SIZES)] == expected
 
 
 def test_long_contexts_in_small_calls_are_many_calls():
-    calls = cut([Row(0, 0, [1] * 16_001)], (16,))
+    calls = cut_calls([Row(0, 0, [1] * 16_001)], (16,))
     assert [size for size, _ in calls] == [16] * 1_001
 
 
@@ -59,7 +53,7 @@ def test_rows_are_cut_where_a_call_is_full():
             for slot, length in enumerate(rng.integers(1, 200, rng.integers(1, 16)))
         ]
         held = {row.slot: [None] * row.start for row in rows}
-        for size, part in cut(rows, SIZES):
+        for size, part in cut_calls(rows, SIZES):
             assert 0 < sum(len(row.tokens) for row in part) <= size
             for slot, start, tokens in part:
                 assert len(held[slot]) == start, "what is before it has been fed"

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from mempo_jax.core.log_probs import token_log_probs
-from mempo_jax.models.cache import empty_cache
-from mempo_jax.models.decoder import Cache, LanguageModel
-from mempo_jax.rollout.generate import (
+from mempo_jax.models.decoder import Cache, LanguageModel, empty_cache
+from mempo_jax.rollout.decode import (
     Sampling,
     copy_rows,
     decode,

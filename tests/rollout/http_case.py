@@ -3,9 +3,9 @@
 import numpy as np
 
 from mempo_jax.memory import closing_tags
-from mempo_jax.rollout.engine import Request
 from mempo_jax.rollout.http_client import JsonClient
 from mempo_jax.rollout.http_engine import HttpEngine
+from mempo_jax.rollout.sampler import Request
 from tests.rollout import http_server, tiny
 
 

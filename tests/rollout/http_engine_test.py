@@ -6,11 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from mempo_jax.rollout.engine import Request
-from mempo_jax.rollout.http_answers import seed_of
-from mempo_jax.rollout.http_client import ServerError
+from mempo_jax.rollout.http_client import ServerError, seed_of
 from mempo_jax.rollout.http_engine import MOST_FAULTS
-from mempo_jax.rollout.sampler import SamplingFault
+from mempo_jax.rollout.sampler import Request, SamplingFault
 from tests.rollout import http_server, tiny
 from tests.rollout.http_case import make_client, make_http_engine, requests
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from mempo_jax.rollout.slots import Request
+from mempo_jax.rollout.sampler import Request
 
 NAME = "tiny"
 RELOAD = '/reload {"model_path": "{directory}"}'

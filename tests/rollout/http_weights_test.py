@@ -9,7 +9,7 @@ import pytest
 
 from mempo_jax.models import hf
 from mempo_jax.rollout.http_client import ServerError
-from mempo_jax.rollout.http_weights import (
+from mempo_jax.rollout.http_engine import (
     LOCK,
     Call,
     DirectoryPublisher,

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mempo_jax.distributed.placement import make_mesh, place_params, row_sharding
 from mempo_jax.memory import Verdict
-from mempo_jax.rollout.judge import (
+from mempo_jax.rollout.policy_judge import (
     PolicyJudge,
     Questions,
     answer_ids,
@@ -18,9 +19,7 @@ from mempo_jax.rollout.judge import (
     verdict,
 )
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.compilations import CompilationCounter
-from mempo_jax.training.sharding import make_mesh, row_sharding
-from mempo_jax.training.state import place_params
+from mempo_jax.training.step_metrics import CompilationCounter
 from tests.rollout.tiny import MODEL, TOKENIZER, WORDS
 
 QUESTIONS = Questions(

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from mempo_jax.rollout.lanes import Together
+from mempo_jax.rollout.engine import Together
 
 
 def test_calls_run_at_the_same_time_and_results_keep_their_order():

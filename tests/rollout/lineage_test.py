@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from mempo_jax.memory import OpRecord
-from mempo_jax.rollout.lineage import Lineage, Twins
+from mempo_jax.memory.lineage import Lineage, Twins
 
 
 def record(turn, kind, outcome, *ids, **more):

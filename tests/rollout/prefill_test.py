@@ -5,10 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mempo_jax.rollout.flat_calls import CALL_COST
-from mempo_jax.rollout.prefill import plan, price
-from mempo_jax.rollout.shapes import Shapes
-from mempo_jax.rollout.slots import HeldContexts, Request
+from mempo_jax.rollout.prefill import CALL_COST, Shapes, plan, price
+from mempo_jax.rollout.sampler import HeldContexts, Request
 
 SHAPES = Shapes(8, 64, rows=(1, 8), widths=(2, 8), flat=(), spans=(64,), chunk=4)
 CHEAP = Shapes(8, 64, rows=(1, 8), widths=(4, 64), flat=(), spans=(8, 64), chunk=4)

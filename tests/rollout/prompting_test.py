@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.prompting import GAP, Prompt, check_template, share
+from mempo_jax.rollout.policy_judge import GAP, Prompt, check_template, share
 from mempo_jax.settings import ConfigError
 from tests.models.tokenizer_test import byte_level
 from tests.rollout.tiny import TOKENIZER, WORDS

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from mempo_jax.memory import OpRecord
-from mempo_jax.rollout.recalled import Shown
+from mempo_jax.rollout.probes import Shown
 from mempo_jax.rollout.segments import Segment
 
 

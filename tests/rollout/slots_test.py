@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mempo_jax.rollout.slots import (
+from mempo_jax.rollout.sampler import (
     HeldContexts,
     Request,
     Row,

@@ -4,13 +4,12 @@ import jax
 import numpy as np
 import pytest
 
+from mempo_jax.distributed.placement import make_mesh, place_params, row_sharding
 from mempo_jax.memory import Bank, BankConfig
-from mempo_jax.rollout import summariser
-from mempo_jax.rollout.summariser import PolicySummariser, plain
+from mempo_jax.rollout import policy_judge
+from mempo_jax.rollout.policy_judge import PolicySummariser, plain
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.compilations import CompilationCounter
-from mempo_jax.training.sharding import make_mesh, row_sharding
-from mempo_jax.training.state import place_params
+from mempo_jax.training.step_metrics import CompilationCounter
 from tests.envs.scripted_env import EMBEDDER
 from tests.rollout.judge_test import PAIRS
 from tests.rollout.judge_test import make_params as varied_params
@@ -53,7 +52,7 @@ def hidden_states(params, tokens, mask):
 
 
 def test_a_summary_is_what_greedy_generation_says(summarise, monkeypatch):
-    monkeypatch.setattr(summariser, "plain", lambda text: text)
+    monkeypatch.setattr(policy_judge, "plain", lambda text: text)
     said = [summarise(text, 100) for text in TEXTS[:6]]
     assert said == [greedy(text, 6) for text in TEXTS[:6]]
     assert len(set(said)) > 1

@@ -3,7 +3,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from mempo_jax.rollout.turns import Turn
+from mempo_jax.rollout.sampler import Turn
 
 END = 0
 

@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mempo_jax.training.accumulating import CPU_PASS, Accumulator, in_passes
 from mempo_jax.training.loss import count_tokens
-from mempo_jax.training.step import Programs
+from mempo_jax.training.step import CPU_PASS, Accumulator, Programs, in_passes
 from tests.training import step_case as case
 
 

@@ -10,17 +10,20 @@ import numpy as np
 import optax
 import pytest
 
+from mempo_jax.builders.engine import make_run_mesh
+from mempo_jax.builders.policy import adapt, make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
+from mempo_jax.distributed import placement
 from mempo_jax.models import hf, lora
 from mempo_jax.models.lora import Lora
+from mempo_jax.runs.directory import RunDir
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import checks, parts
+from mempo_jax.training import checks
 from mempo_jax.training import cold_start as cold_starts
 from mempo_jax.training import state as states
-from mempo_jax.training.adapters import adapt
-from mempo_jax.training.continuing import Kept
+from mempo_jax.training.checkpoints import RunCheckpoints
 from mempo_jax.training.loop import Trainer
-from mempo_jax.training.run_settings import from_config
-from mempo_jax.training.rundir import RunDir
 from tests.experiments.tiny import get_config
 from tests.training.step_case import (
     DECODER,
@@ -48,7 +51,7 @@ def whole_tree():
 def one_update(axes):
     """The gradient, the state and the figures of one step on a mesh."""
     optimiser, mesh, programs = build(axes, model=MODEL)
-    trained, frozen = lora.split(states.place_params(whole_tree(), mesh))
+    trained, frozen = lora.split(placement.place_params(whole_tree(), mesh))
     state = states.state_from_params(trained, optimiser, mesh)
     sums = programs.supervised_accumulate(
         lora.join(state.params, frozen), programs.supervised_zeros(), make_rows()
@@ -98,8 +101,8 @@ def setting():
     config.train.minibatches = 1
     config.train.cold_start_steps = 1
     settings = from_config(config.to_dict())
-    suite, mesh = parts.make_suite(settings), parts.make_run_mesh(settings)
-    return settings, suite, mesh, parts.make_nano(suite, settings)
+    suite, mesh = make_suite(settings), make_run_mesh(settings)
+    return settings, suite, mesh, make_nano(suite, settings)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +122,7 @@ def test_a_run_continues_to_the_same_bits(setting, trainer, tmp_path, monkeypatc
             assert scored
             for _, old, ref in scored:
                 np.testing.assert_array_equal(old, ref)
-            Kept(trainer, {}, RunDir(str(tmp_path))).save_now(1)
+            RunCheckpoints(trainer, {}, RunDir(str(tmp_path))).save_now(1)
         assert figures["log_prob_gap"] < 1e-4
     assert figures["kl"] > 1e-5, "adapters that are on"
     assert_same_bits(trainer.frozen, policy.params)
@@ -129,7 +132,7 @@ def test_a_run_continues_to_the_same_bits(setting, trainer, tmp_path, monkeypatc
     again = Trainer(policy, suite, settings, mesh)
     again.programs, again._reference_programs = trainer.programs, trainer.programs
     again.engine = again.collector._engine = trainer.engine
-    assert Kept(again, {}, RunDir(str(tmp_path))).restore() == 1
+    assert RunCheckpoints(again, {}, RunDir(str(tmp_path))).restore() == 1
     assert len(jax.tree.leaves(again.state.params)) == 2 * len(TARGETS)
     again.step(1)
     assert_same_bits(again.state, trainer.state)
@@ -150,11 +153,11 @@ def test_checkpoints_of_another_base_are_refused(setting, tmp_path):
         frozen=ours,
         in_a_row={},
     )
-    Kept(trainer, {}, place).save_now(1)
-    assert Kept(trainer, {}, place).restore() == 1
+    RunCheckpoints(trainer, {}, place).save_now(1)
+    assert RunCheckpoints(trainer, {}, place).restore() == 1
     trainer.frozen = theirs
     with pytest.raises(ConfigError, match="another base policy"):
-        Kept(trainer, {}, place).restore()
+        RunCheckpoints(trainer, {}, place).restore()
 
 
 def test_adapters_start_by_seed_and_purpose(setting):

@@ -6,13 +6,16 @@ import jax
 import numpy as np
 import pytest
 
+from mempo_jax.builders import memory_judge
+from mempo_jax.builders.engine import make_run_mesh
+from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
 from mempo_jax.memory import Verdict
-from mempo_jax.rollout.engine import Generation
+from mempo_jax.rollout.sampler import Generation
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import advisors, parts
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.run import run
-from mempo_jax.training.run_settings import from_config
 from tests.experiments import tiny
 from tests.rollout.at_once import AtOnce
 
@@ -43,8 +46,8 @@ def settings_of(**changes):
 
 def world(**changes):
     settings = settings_of(**changes)
-    suite = parts.make_suite(settings)
-    return settings, suite, parts.make_nano(suite, settings)
+    suite = make_suite(settings)
+    return settings, suite, make_nano(suite, settings)
 
 
 def scripted(engine, tokenizer, monkeypatch):
@@ -70,14 +73,14 @@ def scripted(engine, tokenizer, monkeypatch):
 
 def test_by_default_the_policy_is_asked_nothing_and_learns_no_word():
     plain = from_config(tiny.get_config().to_dict())
-    assert advisors.vocabulary(plain) == ([], [])
-    mesh = parts.make_run_mesh(plain)
-    assert advisors.make_advisors(None, plain, mesh) == advisors.Advisors()
-    assert advisors.without_policy(plain) == advisors.Advisors()
+    assert memory_judge.vocabulary(plain) == ([], [])
+    mesh = make_run_mesh(plain)
+    assert memory_judge.make_advisors(None, plain, mesh) == memory_judge.Advisors()
+    assert memory_judge.without_policy(plain) == memory_judge.Advisors()
 
 
 def test_what_comes_before_a_policy_is_judged_by_its_words():
-    given = advisors.without_policy(settings_of())
+    given = memory_judge.without_policy(settings_of())
     assert given.callables["judge"]("ann phone 18", "ann phone 17") == Verdict.UPDATES
     assert given.callables["summarise"] is None
     assert given.foresee is None
@@ -141,7 +144,7 @@ def test_steps_with_the_policy_as_adviser_repeat_and_compile_nothing_new(monkeyp
     settings, suite, policy = world(judge_yes="no", judge_no="yes")
     train = dataclasses.replace(settings.train, max_log_prob_gap=1e9)
     settings = dataclasses.replace(settings, train=train)
-    mesh = parts.make_run_mesh(settings)
+    mesh = make_run_mesh(settings)
     trainer = Trainer(policy, suite, settings, mesh)
     trainer.warm_up()
     trainer.step(0)

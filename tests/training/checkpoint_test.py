@@ -18,8 +18,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import checkpoint
-from mempo_jax.training.checkpoint import CheckpointError, Checkpoints
+from mempo_jax.training import checkpoints as checkpoints_module
+from mempo_jax.training.checkpoints import CheckpointError, Checkpoints
 from mempo_jax.types import TrainState
 
 METADATA = {"config": {"a": (1,), 10: "ten", 9: "nine"}}
@@ -176,7 +176,7 @@ def test_tasks_left_by_a_failed_read_are_not_logged(caplog):
         await asyncio.sleep(0.01)
         assert task.done()
 
-    with checkpoint._quiet_asyncio():
+    with checkpoints_module._quiet_asyncio():
         asyncio.run(leave_a_failed_task())
     assert caplog.text == ""
     asyncio.run(leave_a_failed_task())

@@ -8,7 +8,7 @@ import resource
 import jax
 import pytest
 
-from mempo_jax.training.checkpoint import CheckpointError, Checkpoints
+from mempo_jax.training.checkpoints import CheckpointError, Checkpoints
 from tests.training.checkpoint_test import as_target, assert_bits_equal, make_state
 
 

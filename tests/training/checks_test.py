@@ -4,9 +4,9 @@ import warnings
 import numpy as np
 import pytest
 
+from mempo_jax.distributed.hosts import RunStopped
 from mempo_jax.envs import Status
 from mempo_jax.training import checks
-from mempo_jax.training.checks import RunStopped
 from mempo_jax.types import Rows
 from tests.rollout.assemble_test import trajectory
 

@@ -4,12 +4,14 @@ import jax
 import numpy as np
 import pytest
 
+from mempo_jax.builders.engine import make_run_mesh
+from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
+from mempo_jax.distributed.hosts import Preempted, Stop
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import cold_start as cold_starts
-from mempo_jax.training import parts
-from mempo_jax.training.checkpoint import CheckpointError
-from mempo_jax.training.run_settings import from_config
-from mempo_jax.training.stopping import Preempted, Stop
+from mempo_jax.training.checkpoints import CheckpointError
 from tests.experiments import tiny
 
 STEPS, EVERY = 7, 3
@@ -63,8 +65,8 @@ def config(**changes):
 def start(monkeypatch, tmp_path):
     monkeypatch.setattr(cold_starts, "Programs", Counting)
     settings = config()
-    suite, mesh = parts.make_suite(settings), parts.make_run_mesh(settings)
-    policy = parts.make_nano(suite, settings)
+    suite, mesh = make_suite(settings), make_run_mesh(settings)
+    policy = make_nano(suite, settings)
 
     def run(kept=tmp_path / "kept", at=0, settings=settings, progress=None):
         begun = []

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mempo_jax.training.compilations import CompilationCounter
+from mempo_jax.training.step_metrics import CompilationCounter
 
 
 def test_counts_new_programs_and_new_shapes_alone():

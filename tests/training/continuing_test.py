@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mempo_jax.runs.directory import RunDir
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import continuing
-from mempo_jax.training.rundir import RunDir
+from mempo_jax.training import checkpoints
 
 # Of the pairs of steps that end in a checkpoint the third is the best on average.
 REWARDS = (0.1, 0.9, 0.3, 0.3, 1.0, 0.4, 0.8, 0.1, 0.2)
@@ -27,7 +27,7 @@ def make(folder, metric="reward", steps=STEPS):
         in_a_row={"skipped": 0, "empty": 0},
     )
     folder.mkdir(exist_ok=True)
-    return trainer, continuing.Kept(trainer, {}, RunDir(str(folder)))
+    return trainer, checkpoints.RunCheckpoints(trainer, {}, RunDir(str(folder)))
 
 
 def go_on(folder, first, last, now=None, **how):
@@ -87,7 +87,7 @@ def test_another_reference_and_an_earlier_end_are_refused(tmp_path):
         kept.restore()
     trainer, _ = make(tmp_path)
     trainer.reference = {"w": np.zeros(2)}
-    kept = continuing.Kept(trainer, {}, RunDir(str(tmp_path)))
+    kept = checkpoints.RunCheckpoints(trainer, {}, RunDir(str(tmp_path)))
     with pytest.raises(ConfigError, match="with another reference policy"):
         kept.restore()
     assert trainer.state["w"].tolist() == [0.0] * 4

@@ -9,28 +9,16 @@ from mempo_jax.memory import Bank, BankConfig
 from mempo_jax.models.nano import build_nano
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.demonstration_files import write_demonstrations
 from mempo_jax.training.demonstrations import (
     demonstrate,
     recorded,
     records,
     scripted,
+    write_demonstrations,
 )
 from tests.envs.ledger_test import settings
-from tests.envs.scripted_env import (
-    EMBEDDER,
-    ScriptedEnv,
-    context,
-    limits,
-    make_episode,
-)
-from tests.rollout.tiny import (
-    TOKENIZER,
-    ScriptedEngine,
-    decoding,
-    jobs,
-    make_collector,
-)
+from tests.envs.scripted_env import EMBEDDER, ScriptedEnv, context, limits, make_episode
+from tests.rollout.tiny import TOKENIZER, ScriptedEngine, decoding, jobs, make_collector
 
 SUITE = LedgerSuite(settings(write_rate=1.0), 0)
 LEDGER_TOKENIZER = build_nano(

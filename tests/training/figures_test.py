@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.core.advantages import AdvantageSettings
-from mempo_jax.training import figures
+from mempo_jax.training import step_metrics
 from mempo_jax.types import Kind, Rows
 from tests.training import step_case
 
@@ -22,10 +22,10 @@ def rows_of(action):
 def test_entropy_is_the_mean_over_action_tokens():
     rows = rows_of([[1, 1, 0, 1]])  # the first token of a row is predicted by nothing
     entropy = np.array([[9.0, 1.0, np.nan, 2.0]], np.float32)
-    assert figures.mean_entropy([(rows, entropy)]) == 1.5
-    assert figures.mean_entropy([(rows, entropy)] * 3) == 1.5
-    assert figures.mean_entropy([]) is None
-    assert figures.mean_entropy([(rows_of([[1, 0, 0, 0]]), entropy)]) is None
+    assert step_metrics.mean_entropy([(rows, entropy)]) == 1.5
+    assert step_metrics.mean_entropy([(rows, entropy)] * 3) == 1.5
+    assert step_metrics.mean_entropy([]) is None
+    assert step_metrics.mean_entropy([(rows_of([[1, 0, 0, 0]]), entropy)]) is None
 
 
 def test_kl_on_memory_ops_and_outside_of_them():
@@ -37,37 +37,37 @@ def test_kl_on_memory_ops_and_outside_of_them():
     ops = step_case.make_trajectories().ops._replace(kind=kind)
     ref = np.zeros((1, 6), np.float32)
     old = np.array([[9.0, 1.0, 2.0, 0.0, np.nan, 0.0]], np.float32)
-    got = figures.kl_by_tokens([(rows, old, ref)], ops)
+    got = step_metrics.kl_by_tokens([(rows, old, ref)], ops)
 
     def k3(ratio):
         return np.exp(ratio) - 1 - ratio
 
     assert got["kl_ops"] == pytest.approx((k3(-1.0) + k3(0.0)) / 2)
     assert got["kl_outside_ops"] == pytest.approx((k3(-2.0) + k3(0.0)) / 2)
-    twice = figures.kl_by_tokens([(rows, old, ref)] * 2, ops)
+    twice = step_metrics.kl_by_tokens([(rows, old, ref)] * 2, ops)
     assert twice == pytest.approx(got), "means over tokens, however rows are cut"
-    assert set(figures.kl_by_tokens([], ops).values()) == {None}
+    assert set(step_metrics.kl_by_tokens([], ops).values()) == {None}
 
 
 def test_means_over_updates_and_sums_of_counts():
     first = {"kl": 1.0, "skipped": True, "empty": False, "count": 4, "tokens": 3.0}
     second = first | {"kl": 2.0, "skipped": False, "tokens": 5.0}
-    assert figures.mean_figures([first, second]) == {
+    assert step_metrics.mean_figures([first, second]) == {
         "kl": 1.5,
         "kl_first_update": 1.0,
         "skipped_updates": 1,
         "trained_tokens": 8,
         "empty_steps": 0,
     }
-    assert figures.mean_figures([])["empty_steps"] == 1
+    assert step_metrics.mean_figures([])["empty_steps"] == 1
 
 
 def test_padding_is_what_the_token_mask_leaves_out():
     rows = rows_of([[1, 1, 1, 1], [1, 1, 1, 1]])
     half = rows._replace(token_mask=np.array([[1, 1, 1, 1], [0, 0, 0, 0]], bool))
-    assert figures.padding_share([half]) == 0.5
-    assert figures.padding_share([half, rows]) == 0.25
-    assert figures.padding_share([]) is None
+    assert step_metrics.padding_share([half]) == 0.5
+    assert step_metrics.padding_share([half, rows]) == 0.25
+    assert step_metrics.padding_share([]) is None
 
 
 def test_the_spread_of_rewards_is_that_of_counted_members():
@@ -77,12 +77,12 @@ def test_the_spread_of_rewards_is_that_of_counted_members():
     facts = facts._replace(reward=reward, valid=valid)
     facts = facts._replace(task_score=np.zeros_like(reward))
     settings = AdvantageSettings(1e-4, 0, True, False)
-    got = figures.group_metrics([facts], settings)
+    got = step_metrics.group_metrics([facts], settings)
     assert got["reward_std_in_group"] == 0.25
     assert got["degenerate_groups"] == 0.5
     assert got["no_outcome_groups"] == 1
     nobody = facts._replace(valid=np.zeros_like(valid))
-    assert set(figures.group_metrics([nobody], settings).values()) == {None}
+    assert set(step_metrics.group_metrics([nobody], settings).values()) == {None}
 
 
 def test_rounds_of_sampling_count_by_their_groups():
@@ -92,7 +92,7 @@ def test_rounds_of_sampling_count_by_their_groups():
     first = facts._replace(valid=np.ones((2, 4), bool))
     second = facts._replace(valid=np.array([[1] * 4, [0] * 4], bool))
     settings = AdvantageSettings(1e-4, 0, True, False)
-    got = figures.group_metrics([first, second], settings)
+    got = step_metrics.group_metrics([first, second], settings)
     assert got["reward_std_in_group"] == pytest.approx(1 / 3)
     assert got["degenerate_groups"] == pytest.approx(1 / 3)
     assert got["no_outcome_groups"] == 1
@@ -107,10 +107,10 @@ def test_a_memory_that_is_filled_and_never_read_shows():
     kind[7] = Kind.WRITE  # left out
     facts = facts._replace(ops=facts.ops._replace(kind=kind))
     settings = AdvantageSettings(1e-4, 0, True, False)
-    got = figures.group_metrics([facts], settings)
+    got = step_metrics.group_metrics([facts], settings)
     assert got["write_only_rate"] == pytest.approx(2 / 7)
     assert got["recalls_per_write"] == pytest.approx(2 / 4)
-    twice = figures.group_metrics([facts, facts], settings)
+    twice = step_metrics.group_metrics([facts, facts], settings)
     assert twice["write_only_rate"] == pytest.approx(2 / 7)
     idle = facts._replace(ops=facts.ops._replace(kind=np.full_like(kind, Kind.SKIP)))
-    assert figures.group_metrics([idle], settings)["recalls_per_write"] is None
+    assert step_metrics.group_metrics([idle], settings)["recalls_per_write"] is None

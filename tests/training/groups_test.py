@@ -6,13 +6,17 @@ import jax
 import numpy as np
 import pytest
 
+from mempo_jax.builders.engine import batch_shapes, make_run_mesh
+from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
+from mempo_jax.distributed.hosts import RunStopped
+from mempo_jax.distributed.placement import make_mesh
 from mempo_jax.envs import Reward, Status
 from mempo_jax.envs.reward import EFFICIENCY, PENALTIES
-from mempo_jax.training import parts
-from mempo_jax.training.checks import EMPTY_STEPS, RunStopped
+from mempo_jax.training.checks import EMPTY_STEPS
 from mempo_jax.training.groups import GroupSampler, task_index
 from mempo_jax.training.loop import Trainer
-from mempo_jax.training.run_settings import from_config
 from tests.experiments import tiny
 from tests.rollout.assemble_test import trajectory
 
@@ -49,8 +53,8 @@ class Collector:
 
 
 def sampler(collector, settings):
-    suite, mesh = parts.make_suite(settings), parts.make_run_mesh(settings)
-    shapes = parts.shapes(settings, mesh)
+    suite, mesh = make_suite(settings), make_run_mesh(settings)
+    shapes = batch_shapes(settings, mesh)
     return GroupSampler(collector, suite, settings, shapes)
 
 
@@ -209,8 +213,8 @@ def trainer():
     config.reward.malformed = 0.0
     config.reward.function = f"{__name__}:own_reward"
     settings = from_config(config.to_dict())
-    suite, mesh = parts.make_suite(settings), parts.make_mesh(1, 1, 1)
-    return Trainer(parts.make_nano(suite, settings), suite, settings, mesh)
+    suite, mesh = make_suite(settings), make_mesh(1, 1, 1)
+    return Trainer(make_nano(suite, settings), suite, settings, mesh)
 
 
 def copy_of(state):

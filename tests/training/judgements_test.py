@@ -2,13 +2,14 @@
 
 import pytest
 
+from mempo_jax.builders.memory_judge import SHARE, Teacher, segments
+from mempo_jax.builders.policy import initial_policy
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
 from mempo_jax.memory import Verdict
-from mempo_jax.memory.judge import make_judge
-from mempo_jax.rollout.judge import PolicyJudge, Questions
-from mempo_jax.training import parts
+from mempo_jax.memory.lexical.judge import make_judge
+from mempo_jax.rollout.policy_judge import PolicyJudge, Questions
 from mempo_jax.training.cold_start import demonstration_segments
-from mempo_jax.training.judgements import SHARE, Teacher, segments
-from mempo_jax.training.run_settings import from_config
 from tests.experiments import tiny
 from tests.rollout.tiny import MODEL, TOKENIZER
 
@@ -71,8 +72,8 @@ def test_only_a_built_in_policy_that_is_the_judge_is_taught(tmp_path):
         config.policy.path = path
         config.memory.update(changes)
         settings = from_config(config.to_dict())
-        suite = parts.make_suite(settings)
-        policy = parts.initial_policy(suite, settings)
+        suite = make_suite(settings)
+        policy = initial_policy(suite, settings)
         policy.save(tmp_path / "policy", policy.params)
         return len(demonstration_segments(policy, suite, settings))
 

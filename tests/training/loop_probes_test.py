@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mempo_jax.builders.engine import make_run_mesh
+from mempo_jax.builders.policy import Policy
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
 from mempo_jax.rollout.assemble import assemble_trajectories
-from mempo_jax.training import parts
 from mempo_jax.training.groups import Groups
 from mempo_jax.training.loop import Trainer
-from mempo_jax.training.run_settings import from_config
 from tests.experiments import tiny as config
 from tests.rollout import probe_case, tiny
 
@@ -29,8 +31,8 @@ def make_trainer(modes):
     c.sampling.group_size = 2
     settings = from_config(c.to_dict())
     params = jax.tree.map(jnp.asarray, tiny.make_params())
-    policy = parts.Policy(tiny.CONFIG, tiny.MODEL, tiny.TOKENIZER, params)
-    suite, mesh = parts.make_suite(settings), parts.make_run_mesh(settings)
+    policy = Policy(tiny.CONFIG, tiny.MODEL, tiny.TOKENIZER, params)
+    suite, mesh = make_suite(settings), make_run_mesh(settings)
     return Trainer(policy, suite, settings, mesh)
 
 

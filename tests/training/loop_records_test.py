@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from mempo_jax.training import loop
-from mempo_jax.training.schedules import scheduled
+from mempo_jax.training.state import scheduled
 from tests.rollout import probe_case
 from tests.training.loop_probes_test import SCRIPT, make_trainer, step
 

@@ -4,11 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from mempo_jax.training import parts
-from mempo_jax.training.checks import RunStopped
+from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
+from mempo_jax.distributed.hosts import RunStopped, Stop, Stopped
+from mempo_jax.distributed.placement import make_mesh
 from mempo_jax.training.loop import Trainer
-from mempo_jax.training.run_settings import from_config
-from mempo_jax.training.stopping import Stop, Stopped
 from tests.experiments import tiny
 
 TIMES = ("seconds", "per_s", "ms_p", "device_bytes", "compilations")
@@ -52,10 +53,10 @@ class Case:
         config.train.max_skipped_updates = 2
         config.reward.function = f"{__name__}:reward"
         settings = from_config(config.to_dict())
-        suite, mesh = parts.make_suite(settings), parts.make_mesh(1, 1, 1)
+        suite, mesh = make_suite(settings), make_mesh(1, 1, 1)
         self.stop, self.dumped = StopAt(), []
         self.trainer = Trainer(
-            *(parts.make_nano(suite, settings), suite, settings, mesh),
+            *(make_nano(suite, settings), suite, settings, mesh),
             stop=self.stop,
             dump=lambda step, update, arrays: self.dumped.append((step, update)),
         )

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mempo_jax.runs.metrics import MetricsWriter, read_metrics
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.metrics import MetricsWriter, read_metrics
 
 
 def open_writer(directory, **changes):

@@ -2,10 +2,12 @@
 
 import pytest
 
+from mempo_jax.builders.engine import make_collector, make_run_mesh
+from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
 from mempo_jax.rollout.collect import Job
-from mempo_jax.training import parts
 from mempo_jax.training.cold_start import demonstration_segments
-from mempo_jax.training.run_settings import from_config
 from tests.experiments import tiny
 
 VARIANTS = ("jot things down", "keep a diary")
@@ -17,8 +19,8 @@ def world():
     config.context.instruction_variants = VARIANTS
     config.train.demonstrations = 5
     settings = from_config(config.to_dict())
-    suite = parts.make_suite(settings)
-    return settings, suite, parts.make_nano(suite, settings)
+    suite = make_suite(settings)
+    return settings, suite, make_nano(suite, settings)
 
 
 def first_line(make, suite, purpose, sample):
@@ -28,8 +30,8 @@ def first_line(make, suite, purpose, sample):
 
 def test_members_of_a_group_see_variants_and_evaluation_does_not(world):
     settings, suite, policy = world
-    mesh = parts.make_run_mesh(settings)
-    _, collector = parts.make_collector(policy, suite, settings, mesh)
+    mesh = make_run_mesh(settings)
+    _, collector = make_collector(policy, suite, settings, mesh)
     make = collector._make_episode
     seen = [first_line(make, suite, "train", sample) for sample in range(5)]
     plain = settings.context.instructions

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
+from mempo_jax.builders.policy import FILE, Policy, read_config
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.policies import Policy
-from mempo_jax.training.policy_config import FILE, read_config
 from tests.rollout import tiny
 
 CONFIG = {"seed": 3, "context": {"rule": "window", "instruction_variants": ("a",)}}

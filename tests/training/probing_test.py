@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.rollout.probes import plan_probes
-from mempo_jax.training.probing import Prober
+from mempo_jax.training.credit_records import Prober
 from tests.rollout import probe_case as case
 from tests.rollout import tiny
 from tests.rollout.probe_case import ANSWER, RECALL, WRITE, play

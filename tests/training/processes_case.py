@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.builders.engine import make_run_mesh
+from mempo_jax.config import from_config
+from mempo_jax.distributed import hosts, placement
+from mempo_jax.distributed.hosts import Interrupted, Preempted
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import parts, placing, processes, sharding
-from mempo_jax.training.run_settings import from_config
-from mempo_jax.training.stopping import Interrupted, Preempted
 from tests.experiments import tiny
 from tests.training import groups_test
 
@@ -38,7 +40,7 @@ CONFIG = DecoderConfig(
 
 def fails_in_one(trajectories):
     """A reward function of the user's."""
-    if not processes.primary():
+    if not hosts.primary():
         raise ZeroDivisionError("a reward of this process alone")
     return [0.0 for _ in trajectories]
 
@@ -58,13 +60,13 @@ def fail_in(number, error):
             raise error
         return number
 
-    return raised(lambda: processes.gather(work))
+    return raised(lambda: hosts.gather(work))
 
 
 def tell():
-    large = np.arange(processes.CHUNK // 4 + 5)  # more than one chunk of bytes
+    large = np.arange(hosts.CHUNK // 4 + 5)  # more than one chunk of bytes
     own = {"process": jax.process_index(), "large": large * (1 + jax.process_index())}
-    both = processes.gather(lambda: own)
+    both = hosts.gather(lambda: own)
     return {
         "gathered": [each["process"] for each in both],
         "large": [
@@ -72,12 +74,12 @@ def tell():
             for n, each in enumerate(both, start=1)
         ],
         "agreed": [
-            processes.agree(flag)
-            for flag in (False, processes.primary(), not processes.primary(), True)
+            hosts.agree(flag)
+            for flag in (False, hosts.primary(), not hosts.primary(), True)
         ],
-        "shares": [processes.share(range(n)) for n in (0, 1, 5)],
-        "from_primary": processes.from_primary(lambda: jax.process_index() + 10),
-        "on_primary": processes.on_primary(lambda: "kept"),
+        "shares": [hosts.share(range(n)) for n in (0, 1, 5)],
+        "from_primary": hosts.from_primary(lambda: jax.process_index() + 10),
+        "on_primary": hosts.on_primary(lambda: "kept"),
         "failed": fail_in(1, ValueError("odd")),
         "unfit": fail_in(0, ConfigError("no such file")),
         "stopped": fail_in(1, Preempted("now")),
@@ -112,18 +114,18 @@ def place(shape):
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     draw = np.random.default_rng(0).normal
     host = jax.tree.map(lambda x: draw(size=x.shape).astype(np.float32), shapes)
-    mesh = sharding.make_mesh(*shape)
-    params = placing.put(host, sharding.shardings(host, mesh))
-    local = placing.to_local(params, mesh)
+    mesh = placement.make_mesh(*shape)
+    params = placement.put(host, placement.shardings(host, mesh))
+    local = placement.to_local(params, mesh)
     kernel = params["layers"]["mlp"]["up"]["kernel"]
     own = host["layers"]["mlp"]["up"]["kernel"]
-    parts_ = list(placing.pieces(params["embed"]["embedding"]))
+    parts_ = list(placement.pieces(params["embed"]["embedding"]))
     return {
-        "local": dict(placing.local_mesh(mesh).shape),
-        "back": same(placing.to_host(params), host),
+        "local": dict(placement.local_mesh(mesh).shape),
+        "back": same(placement.to_host(params), host),
         "to_local": same(jax.device_get(local), host),
         "split": list(local["head"]["kernel"].addressable_shards[0].data.shape),
-        "layer": bool((placing.fetch(kernel, 1) == own[1]).all()),
+        "layer": bool((placement.fetch(kernel, 1) == own[1]).all()),
         "pieces": [list(part.shape) for part in parts_],
         "whole": bool((np.concatenate(parts_) == host["embed"]["embedding"]).all()),
     }
@@ -137,9 +139,9 @@ def refuse():
     """Meshes and slots that several processes cannot share."""
     config = tiny.get_config()
     config.mesh.data = 4
-    left = raised(lambda: parts.make_run_mesh(from_config(config.to_dict())))
+    left = raised(lambda: make_run_mesh(from_config(config.to_dict())))
     config.mesh.data, config.sampling.slots = -1, 12
-    slots = raised(lambda: parts.make_run_mesh(from_config(config.to_dict())))
+    slots = raised(lambda: make_run_mesh(from_config(config.to_dict())))
     return {"left": left, "slots": slots}
 
 
@@ -149,9 +151,9 @@ def main() -> None:
     flags.DEFINE_integer("processes", None, "", flag_values=options)
     flags.DEFINE_integer("process", None, "", flag_values=options)
     options(sys.argv)
-    processes.start(options.coordinator, options.processes, options.process)
-    with processes.leaving():
-        placing.PIECE_BYTES = 1_000  # bytes; so that a small array has several
+    hosts.start(options.coordinator, options.processes, options.process)
+    with hosts.leaving():
+        placement.PIECE_BYTES = 1_000  # bytes; so that a small array has several
         seen = {"told": tell(), "sampled": sample(), "refused": refuse()}
         seen["placed"] = {str(shape): place(shape) for shape in SHAPES}
         sys.stdout.write(json.dumps(seen) + "\n")

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from benchmarks import _processes
+from mempo_jax.distributed import hosts
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import processes
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +93,10 @@ def test_what_several_processes_cannot_share_is_refused(both):
 
 
 def test_one_process_talks_to_nobody():
-    assert (processes.count(), processes.primary()) == (1, True)
-    assert processes.share([1, 2]) == [1, 2]
+    assert (hosts.count(), hosts.primary()) == (1, True)
+    assert hosts.share([1, 2]) == [1, 2]
     with pytest.raises(ZeroDivisionError):
-        processes.gather(lambda: 1 / 0)
+        hosts.gather(lambda: 1 / 0)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_one_process_talks_to_nobody():
 )
 def test_half_given_launches_are_refused(given, message):
     with pytest.raises(ConfigError, match=message):
-        processes.start(*given)
+        hosts.start(*given)
 
 
 def test_others_that_do_not_come_are_told_of_in_one_line(tmp_path):

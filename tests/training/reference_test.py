@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from mempo_jax.builders.policy import Policy, make_nano
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
+from mempo_jax.distributed.hosts import RunStopped
+from mempo_jax.distributed.placement import make_mesh
 from mempo_jax.models.decoder import LanguageModel
-from mempo_jax.training import parts
-from mempo_jax.training.checks import RunStopped
 from mempo_jax.training.loop import Trainer
-from mempo_jax.training.run_settings import from_config
 from tests.experiments.tiny import get_config
 
 
@@ -23,9 +25,9 @@ def setting():
     config.sampling.drop_degenerate = False
     config.train.minibatches = 1
     settings = from_config(config.to_dict())
-    suite = parts.make_suite(settings)
-    mesh = parts.make_mesh(1, 1, 1)
-    return settings, suite, mesh, parts.make_nano(suite, settings)
+    suite = make_suite(settings)
+    mesh = make_mesh(1, 1, 1)
+    return settings, suite, mesh, make_nano(suite, settings)
 
 
 def test_a_smaller_reference_serves_and_pulls(setting):
@@ -35,7 +37,7 @@ def test_a_smaller_reference_serves_and_pulls(setting):
     )
     model = LanguageModel(config, "float32")
     params = model.init(jax.random.key(1))
-    small = parts.Policy(config, model, policy.tokenizer, params)
+    small = Policy(config, model, policy.tokenizer, params)
     own = dataclasses.replace(policy, params=jax.tree.map(jnp.copy, policy.params))
     held = [weakref.ref(leaf) for leaf in jax.tree.leaves(own.params)]
     trainer = Trainer(own, suite, settings, mesh, reference=small)

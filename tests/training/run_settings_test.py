@@ -3,9 +3,9 @@
 import pytest
 
 from configs import base
+from mempo_jax.builders.suite import reward_function
+from mempo_jax.config import advice, from_config
 from mempo_jax.settings import ConfigError
-from mempo_jax.training import parts
-from mempo_jax.training.run_settings import advice, from_config
 from tests.experiments import tiny
 
 NOT_CALLABLE = 3
@@ -49,7 +49,7 @@ def test_a_reward_function_is_spelled_module_and_function(name):
 def test_a_reward_function_must_be_callable():
     name = f"{__name__}:NOT_CALLABLE"
     with pytest.raises(ConfigError, match="expected a function, got int"):
-        parts.reward_function(settings(**{"reward.function": name}))
+        reward_function(settings(**{"reward.function": name}))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
+from mempo_jax.runs.directory import RunDir
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.rundir import RunDir
 
 CONFIG = {"seed": 0, "train": {"steps": 2}}
 

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mempo_jax.training import loop, schedules
-from mempo_jax.training.run_settings import from_config
+from mempo_jax.config import from_config
+from mempo_jax.training import loop
+from mempo_jax.training import state as state_module
 from tests.experiments import tiny
 from tests.training.step_case import make_trajectories
 
@@ -27,7 +28,7 @@ def settings(decay=0):
     ],
 )
 def test_the_scalars_of_a_step(step, decay, kl, scale):
-    now = schedules.scheduled(step, settings(decay))
+    now = state_module.scheduled(step, settings(decay))
     assert now.kl_coef == pytest.approx(kl)
     assert now.bonus_scale == pytest.approx(scale)
 

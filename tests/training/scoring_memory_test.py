@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.training import loss as losses
 from mempo_jax.types import Rows
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
-from mempo_jax.training import sharding
+from mempo_jax.distributed import placement
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 
 CONFIG = DecoderConfig(
     vocab_size=48,
@@ -35,29 +36,29 @@ def _struct(*shape):
 
 
 def test_minus_one_takes_all_remaining_devices():
-    mesh = sharding.make_mesh(-1, 2, 1)
+    mesh = placement.make_mesh(-1, 2, 1)
     assert dict(mesh.shape) == {"data": 4, "fsdp": 2, "tensor": 1}
     assert set(mesh.axis_types) == {AxisType.Auto}
-    assert sharding.make_mesh(1, 1, 1).size == 1
-    assert sharding.make_mesh(-1, 1, 1, devices=jax.devices()[:3]).size == 3
+    assert placement.make_mesh(1, 1, 1).size == 1
+    assert placement.make_mesh(-1, 1, 1, devices=jax.devices()[:3]).size == 3
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 1), (-2, 1, 1), (1, 0, 1), (-1, 1, -1)])
 def test_axes_below_one_are_refused(axes):
     with pytest.raises(ValueError, match="at least 1"):
-        sharding.make_mesh(*axes)
+        placement.make_mesh(*axes)
 
 
 def test_meshes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="must divide"):
-        sharding.make_mesh(-1, 3, 1)
+        placement.make_mesh(-1, 3, 1)
     with pytest.raises(ValueError, match="needs 16 devices, there are 8"):
-        sharding.make_mesh(4, 4, 1)
+        placement.make_mesh(4, 4, 1)
 
 
 def test_every_parameter_of_the_decoder_has_a_row_and_none_is_left_whole():
     for tied in (True, False):
-        found = sharding.shardings(_shapes(tied=tied), sharding.make_mesh(2, 2, 2))
+        found = placement.shardings(_shapes(tied=tied), placement.make_mesh(2, 2, 2))
         for path, leaf in jax.tree.leaves_with_path(found):
             whole = "norm" in jax.tree_util.keystr(path)
             assert bool(tuple(leaf.spec)) != whole, path
@@ -67,47 +68,47 @@ def test_every_parameter_of_the_decoder_has_a_row_and_none_is_left_whole():
 
 
 def test_moments_follow_the_table_of_their_parameters():
-    mesh = sharding.make_mesh(2, 2, 2)
+    mesh = placement.make_mesh(2, 2, 2)
     params = _shapes()
     state = {"count": _struct(), "inner": [{"mu": params, "nu": params}]}
-    found = sharding.shardings(state, mesh)
-    assert found["inner"][0]["nu"] == sharding.shardings(params, mesh)
+    found = placement.shardings(state, mesh)
+    assert found["inner"][0]["nu"] == placement.shardings(params, mesh)
     assert found["count"].spec == PartitionSpec()
 
 
 def test_all_parameters_without_a_row_are_named():
     tree = {"embed": {"embedding": _struct(4, 4)}, "odd": _struct(4), "new": _struct(4)}
     with pytest.raises(ValueError, match=r"matches new, odd: add a row"):
-        sharding.shardings(tree, sharding.make_mesh(1, 1, 1))
+        placement.shardings(tree, placement.make_mesh(1, 1, 1))
 
 
 def test_the_first_matching_row_decides():
     table = ((r"a/w$", PartitionSpec("fsdp")), (r"w$", PartitionSpec()))
-    mesh = sharding.make_mesh(4, 2, 1)
-    found = sharding.shardings({"a": {"w": _struct(4)}, "w": _struct(4)}, mesh, table)
+    mesh = placement.make_mesh(4, 2, 1)
+    found = placement.shardings({"a": {"w": _struct(4)}, "w": _struct(4)}, mesh, table)
     assert found["a"]["w"].spec == PartitionSpec("fsdp")
     assert found["w"].spec == PartitionSpec()
 
 
 def test_a_dimension_that_does_not_divide_is_refused_unless_the_axis_is_one():
     shapes = _shapes(vocab_size=49)
-    sharding.shardings(shapes, sharding.make_mesh(4, 2, 1))
+    placement.shardings(shapes, placement.make_mesh(4, 2, 1))
     message = r"embed/embedding: a dimension of 49 .* tensor=2"
     with pytest.raises(ValueError, match=message):
-        sharding.shardings(shapes, sharding.make_mesh(4, 1, 2))
+        placement.shardings(shapes, placement.make_mesh(4, 1, 2))
 
 
 def test_a_row_with_too_many_dimensions_is_refused():
     table = ((r"w$", PartitionSpec(None, "fsdp")),)
     with pytest.raises(ValueError, match="correct the table"):
-        sharding.shardings({"w": _struct(4)}, sharding.make_mesh(4, 2, 1), table)
+        placement.shardings({"w": _struct(4)}, placement.make_mesh(4, 2, 1), table)
 
 
 def test_rows_are_split_over_data_and_fsdp():
-    mesh = sharding.make_mesh(2, 2, 2)
-    rows = jax.device_put(np.zeros((8, 3)), sharding.row_sharding(mesh))
+    mesh = placement.make_mesh(2, 2, 2)
+    rows = jax.device_put(np.zeros((8, 3)), placement.row_sharding(mesh))
     assert {shard.data.shape for shard in rows.addressable_shards} == {(2, 3)}
-    assert sharding.row_multiple(mesh) == 4
-    sharding.check_rows(8, mesh)
+    assert placement.row_multiple(mesh) == 4
+    placement.check_rows(8, mesh)
     with pytest.raises(ValueError, match="multiple of data x fsdp = 4, got 6"):
-        sharding.check_rows(6, mesh)
+        placement.check_rows(6, mesh)

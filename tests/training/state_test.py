@@ -7,7 +7,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
-from mempo_jax.training import sharding
+from mempo_jax.distributed import placement
 from mempo_jax.training import state as module
 
 SETTINGS = module.OptimiserSettings(
@@ -89,7 +89,7 @@ def test_bfloat16_parameters_have_float32_moments_and_updates():
 
 
 def test_initial_state_is_made_in_its_place():
-    mesh = sharding.make_mesh(4, 2, 1)
+    mesh = placement.make_mesh(4, 2, 1)
     optimiser = module.make_optimiser(SETTINGS)
 
     def init(key):
@@ -117,11 +117,11 @@ def test_initial_state_is_made_in_its_place():
 
 @pytest.mark.parametrize("placed_before", [True, False])
 def test_state_over_given_parameters_is_a_copy(placed_before):
-    mesh = sharding.make_mesh(4, 2, 1)
+    mesh = placement.make_mesh(4, 2, 1)
     optimiser = module.make_optimiser(SETTINGS)
     params = {"w": np.arange(24.0, dtype=np.float32).reshape(8, 3)}
     if placed_before:
-        params = module.place_params(params, mesh, TABLE)
+        params = placement.place_params(params, mesh, TABLE)
     state = module.state_from_params(params, optimiser, mesh, TABLE)
     consume = jax.jit(lambda s: jax.tree.map(lambda x: x * 0, s), donate_argnums=0)
     consume(state)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mempo_jax.core import AdvantageSettings, CreditSettings
-from mempo_jax.models.decoder import DecoderConfig, LanguageModel
-from mempo_jax.training import sharding
+from mempo_jax.distributed import placement
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.training import state as states
 from mempo_jax.training.loss import ObjectiveSettings, count_tokens
 from mempo_jax.training.step import Programs
@@ -106,7 +107,7 @@ def build(
     logit_chunk=1024,
 ):
     """Optimiser, mesh and programs, compiled once for all tests of this module."""
-    mesh = sharding.make_mesh(*axes)
+    mesh = placement.make_mesh(*axes)
     settings = dataclasses.replace(OPTIMISER, learning_rate=learning_rate)
     objective = dataclasses.replace(
         OBJECTIVE, aggregation=aggregation, logit_chunk=logit_chunk

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from mempo_jax.training import state as states
-from mempo_jax.training.compilations import CompilationCounter
 from mempo_jax.training.loss import count_tokens
+from mempo_jax.training.step_metrics import CompilationCounter
 from tests.training.step_case import (
     CONFIG,
     DECODER,

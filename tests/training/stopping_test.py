@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from mempo_jax.training.pacing import LARGEST_STRIDE, Pace
-from mempo_jax.training.stopping import Interrupted, Preempted, Stop, listening
+from mempo_jax.distributed.hosts import Interrupted, Preempted, Stop, listening
+from mempo_jax.training.step import LARGEST_STRIDE, Pace
 
 
 class Left(Exception):

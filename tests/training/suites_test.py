@@ -1,8 +1,8 @@
 import pytest
 
+from mempo_jax.builders.suite import make_suite
+from mempo_jax.config import from_config
 from mempo_jax.settings import ConfigError
-from mempo_jax.training.run_settings import from_config
-from mempo_jax.training.suites import make_suite
 from tests.envs import qa_case
 from tests.experiments import tiny
 

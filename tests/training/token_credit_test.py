@@ -6,11 +6,12 @@ import jax
 import numpy as np
 import pytest
 
+from mempo_jax.builders.engine import batch_shapes, make_run_mesh
+from mempo_jax.config import from_config
 from mempo_jax.rollout.assemble import assemble_trajectories, pack
-from mempo_jax.training import parts
+from mempo_jax.training.credit_records import Crediting
 from mempo_jax.training.loss import count_tokens, counted, loss_inputs, token_advantage
-from mempo_jax.training.run_settings import from_config
-from mempo_jax.training.token_credit import Crediting
+from mempo_jax.training.state import advantage_settings
 from tests.policy_case import config
 from tests.rollout import tiny
 
@@ -47,7 +48,7 @@ def played():
 
 def facts(played, settings):
     """As the run loop hands them to its updates: with probes, a group left out."""
-    shapes = parts.shapes(settings, parts.make_run_mesh(settings))
+    shapes = batch_shapes(settings, make_run_mesh(settings))
     arrays = assemble_trajectories(played, 2, shapes)
     gain = np.linspace(-1, 1, arrays.ops.kind.size, dtype=np.float32)
     probed = gain.reshape(arrays.ops.kind.shape)
@@ -65,7 +66,7 @@ def in_the_loss(played, shapes, arrays, settings):
 
     @jax.jit
     def inputs_of(arrays):
-        advantage, credit = parts.advantage(settings), settings.credit
+        advantage, credit = advantage_settings(settings), settings.credit
         return loss_inputs(arrays, count, advantage, credit, SCALE)
 
     @jax.jit
@@ -102,7 +103,7 @@ def in_the_record(record):
 def test_a_record_has_the_numbers_of_the_loss(played, modes):
     settings = settings_of(modes)
     shapes, arrays = facts(played, settings)
-    crediting = Crediting(tiny.TOKENIZER, parts.advantage(settings), settings.credit)
+    crediting = Crediting(tiny.TOKENIZER, advantage_settings(settings), settings.credit)
     crediting.note(played, arrays, SCALE)
     expected, advantage = in_the_loss(played, shapes, arrays, settings)
     records = [json.loads(json.dumps(each.to_json())) for each in played]

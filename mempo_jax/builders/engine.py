@@ -1,0 +1,273 @@
+"""An engine over HTTP for a run, and the check that it is the policy who samples.
+
+The engine that samples for a run, and the collector that drives it.
+
+Puts a run's parts together from its settings, and refuses what cannot work.
+
+Policies, task suites and engines have files of their own; callers find them all here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from mempo_jax.builders import memory_judge
+from mempo_jax.builders.memory_judge import Advisors
+from mempo_jax.builders.policy import Policy
+from mempo_jax.builders.suite import make_episodes
+from mempo_jax.config import RunSettings
+from mempo_jax.core.log_probs import shifted_log_probs
+from mempo_jax.distributed import hosts
+from mempo_jax.distributed.placement import (
+    connect,
+    local_mesh,
+    make_mesh,
+    place_params,
+    row_multiple,
+    row_sharding,
+    slots_multiple,
+)
+from mempo_jax.envs import Episode, TaskSuite
+from mempo_jax.memory import closing_tags
+from mempo_jax.rollout.assemble import Shapes
+from mempo_jax.rollout.collect import Collector, Decoding, Job
+from mempo_jax.rollout.engine import Engine
+from mempo_jax.rollout.http_client import JsonClient, ServerError
+from mempo_jax.rollout.http_engine import DirectoryPublisher, HttpEngine, read_call
+from mempo_jax.rollout.sampler import Generation, Request, Sampler, SamplingFault
+from mempo_jax.settings import ConfigError
+
+PROBE_TOKENS = 8
+PROBE_KEY = np.array([0, 1], np.uint32)
+PROBE_SCALE = 1.1  # of weights that are not those which a server started with
+
+
+def make_http_engine(policy: Policy, settings: RunSettings) -> HttpEngine:
+    """The engine of ``config.engine.http`` for this policy."""
+    http = settings.engine.http
+    client = JsonClient(
+        http.url,
+        api_key=http.api_key(),
+        timeout_s=http.timeout_s,
+        retries=http.retries,
+    )
+    publish = None
+    if not settings.engine.stale:
+        publish = DirectoryPublisher(
+            client,
+            pathlib.Path(http.sync_dir),
+            # A server that is running keeps an output matrix that it is not given.
+            functools.partial(
+                dataclasses.replace(policy, params=None).save, repeat_tied=True
+            ),
+            [read_call(line) for line in http.reload],
+            http.reload_timeout_s,
+        )
+    return HttpEngine(
+        client,
+        policy.tokenizer,
+        model=http.model,
+        slots=settings.sampling.slots,
+        max_length=settings.max_segment_tokens,
+        vocab_size=policy.config.vocab_size,
+        closing_tags=closing_tags(),
+        max_concurrent=http.max_concurrent,
+        publish=publish,
+    )
+
+
+def check_engine(policy: Policy, settings: RunSettings, mesh: Any) -> None:
+    """Tries a server before anything is computed; does nothing for the local engine.
+
+    The server is given the policy's weights, somewhat scaled: one that does not read
+    them, or not all, could else pass with those that it holds. It samples a few tokens,
+    and its log-probs of them are compared with what they must be. Where it keeps its
+    weights (sync "none"), they must be the policy's as it stands here, before any cold
+    start: one would then lead away from them, so make it beforehand, serve what it made
+    and begin with that (policy.path, train.cold_start_steps = 0).
+
+    Raises:
+      ConfigError: it cannot be reached, cannot be used, or is not the policy.
+    """
+    if settings.engine.kind == "local":
+        return
+    engine = make_http_engine(policy, settings)
+    if not settings.engine.stale:
+        scaled = jax.tree.map(lambda leaf: leaf * PROBE_SCALE, policy.params)
+        policy = dataclasses.replace(policy, params=scaled)
+    temperature = settings.sampling.temperature
+    context = policy.tokenizer.encode(settings.context.instructions)
+    context = (context or list(policy.tokenizer.stop_ids))[:PROBE_TOKENS]
+    most = min(PROBE_TOKENS, settings.sampling.max_new_tokens)
+    try:
+        engine.check_model()
+        engine.set_params(policy.params)
+        [made] = engine.generate(
+            [Request(0, context, PROBE_KEY, most)], temperature=temperature
+        )
+    except (ServerError, SamplingFault) as error:
+        raise ConfigError(f"config.engine.http: {error}") from error
+    _compare(policy, settings, mesh, context, made)
+
+
+def _compare(
+    policy: Policy, settings: RunSettings, mesh: Any, context: list[int], made: Any
+) -> None:
+    temperature = settings.sampling.temperature
+    limit = settings.train.max_log_prob_gap
+    own = _own_log_probs(policy, mesh, context, made, (temperature, 1.0))
+    gap, unscaled = (float(np.abs(each - made.log_probs).max()) for each in own)
+    if gap <= limit:
+        return
+    if unscaled <= limit:
+        why = (
+            f"they are those at temperature 1, where {temperature:g} was asked for; "
+            "start vLLM with --logprobs-mode processed_logprobs, SGLang without "
+            "SGLANG_RETURN_ORIGINAL_LOGPROB"
+        )
+    elif settings.engine.stale:
+        why = (
+            "it serves other weights than the policy's, which engine.http.sync = "
+            "'none' leaves as they are: serve the weights that training begins with, "
+            "or raise the limit"
+        )
+    else:
+        why = (
+            "it has not read the weights that were written to engine.http.sync_dir, or "
+            "not all of them (see engine.http.reload; some servers leave out an output "
+            "matrix that is tied to the embedding), computes in another dtype, or "
+            "changes the distribution"
+        )
+    raise ConfigError(
+        f"config.engine.http: the server's log-probs differ from the policy's by up to "
+        f"{gap:.3g}, at most {limit:g} may (config.train.max_log_prob_gap): {why}"
+    )
+
+
+def _own_log_probs(
+    policy: Policy,
+    mesh: Any,
+    context: list[int],
+    made: Generation,
+    temperatures: tuple[float, ...],
+) -> list[np.ndarray]:
+    """The policy's log-probs of the sampled tokens, at each temperature."""
+    ids = [*context, *made.tokens]
+    # Rows must divide over the devices of a mesh.
+    tokens = np.zeros((row_multiple(mesh), 2 * PROBE_TOKENS), np.int32)
+    tokens[:, : len(ids)] = ids
+    mask = np.broadcast_to(np.arange(2 * PROBE_TOKENS) < len(ids), tokens.shape)
+    params = place_params(policy.params, mesh)
+    rows = [
+        jax.device_get(_score(policy.model, params, tokens, mask, temperature))[0]
+        for temperature in temperatures
+    ]
+    return [np.asarray(row[len(context) : len(ids)]) for row in rows]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _score(model: Any, params: Any, tokens: Any, mask: Any, temperature: Any) -> Any:
+    hidden = model.hidden(params, tokens, mask)
+    unembed = model.unembed(params).astype(hidden.dtype)
+    return shifted_log_probs(
+        hidden, unembed, tokens, temperature=temperature, mask=mask
+    )
+
+
+def make_engine(
+    policy: Policy, settings: RunSettings, mesh: Any
+) -> tuple[Sampler, Advisors]:
+    """The engine that ``config.engine`` asks for, and the policy as adviser of banks,
+    which the engine leads; both on the devices of this process."""
+    engine: Sampler
+    mesh = local_mesh(mesh)
+    if settings.engine.kind == "http":
+        engine = make_http_engine(policy, settings)
+    else:
+        engine = _local_engine(policy, settings, mesh)
+    advised = memory_judge.make_advisors(policy, settings, mesh)
+    for follower in advised.followers:
+        engine.lead(follower)
+    return engine, advised
+
+
+def make_collector(
+    policy: Policy, suite: TaskSuite, settings: RunSettings, mesh: Any
+) -> tuple[Sampler, Collector]:
+    """The engine that ``config.engine`` asks for, and the collector that drives it."""
+    engine, advised = make_engine(policy, settings, mesh)
+    episodes = make_episodes(suite, settings, advised)
+
+    def make(job: Job) -> Episode:
+        name = f"{job.purpose}-{job.step}-{job.task.id}-{job.sample}"
+        varied = job.purpose == "train"  # others see the instructions as they are
+        return episodes(job.task, name, job.sample if varied else 0)
+
+    limit = settings.env.step_timeout_s
+    collector = Collector(engine, policy.tokenizer, make, limit, advised.foresee)
+    return engine, collector
+
+
+def _local_engine(policy: Policy, settings: RunSettings, mesh: Any) -> Engine:
+    sampling = settings.sampling
+    return Engine(
+        policy.model,
+        policy.tokenizer,
+        slots=sampling.slots // hosts.count(),
+        max_length=settings.max_segment_tokens,
+        prefill_buckets=sampling.prefill_buckets,
+        decode_chunk=sampling.decode_chunk,
+        closing_tags=closing_tags(),
+        row_buckets=settings.engine.row_buckets,
+        row_sharding=row_sharding(mesh),
+        lanes=settings.engine.lanes,
+    )
+
+
+def make_run_mesh(settings: RunSettings) -> Any:
+    """The device mesh; rows of every compiled program must divide over it."""
+    axes = settings.mesh
+    try:
+        mesh = make_mesh(axes.data, axes.fsdp, axes.tensor)
+    except ValueError as error:
+        raise ConfigError(f"config.mesh: {error}") from error
+    if hosts.count() > 1 and settings.engine.kind != "local":
+        raise ConfigError(
+            "config.engine.kind: expected 'local' with several processes, got "
+            f"{settings.engine.kind!r}; run one process"
+        )
+    connect(mesh)
+    multiple = slots_multiple(mesh)
+    if settings.sampling.slots % multiple:
+        raise ConfigError(
+            f"config.sampling.slots: expected a multiple of {multiple}, the devices "
+            f"that rows are split over, got {settings.sampling.slots}"
+        )
+    if settings.engine.kind == "local":
+        slots = settings.sampling.slots // hosts.count()
+        settings.engine.check_fits(slots, len(mesh.local_devices))
+    return mesh
+
+
+def batch_shapes(settings: RunSettings, mesh: Any) -> Shapes:
+    """Fixed shapes of training arrays."""
+    turns = settings.sampling.max_turns
+    return Shapes(
+        length_buckets=settings.train.length_buckets,
+        micro_batch_tokens=settings.train.micro_batch_tokens,
+        row_multiple=row_multiple(mesh),
+        max_turns=turns,
+        max_ops=turns * (settings.memory.max_ops_per_turn + 1),
+    )
+
+
+def make_decoding(settings: RunSettings, *, greedy: bool = False) -> Decoding:
+    s = settings.sampling
+    temperature = 0.0 if greedy else s.temperature
+    return Decoding(temperature, s.top_p, s.top_k, s.max_new_tokens)

@@ -1,0 +1,228 @@
+"""The config that a policy was made with, kept in its directory.
+
+A policy is of use with the settings it learnt under: instructions, context rule,
+bank. So the directory of an exported policy holds them as ``mempo_config.json``, and
+whoever is given the directory alone can run it.
+
+The policy of a run: read from a directory, or the built-in `nano`, made here.
+
+Training of adapters in place of all weights: what that makes of a policy.
+
+An adapted policy is a ``Policy`` whose model computes with adapters and whose
+parameters hold them, float32, beside the base. The base is placed once, in
+``policy.param_dtype``, and never copied: sampling, scoring and the reference, which is
+the same policy with adapters that do nothing yet, share it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from mempo_jax.builders import memory_judge
+from mempo_jax.config import RunSettings
+from mempo_jax.distributed import hosts, placement
+from mempo_jax.distributed.placement import fetch, on_mesh, place_params
+from mempo_jax.envs import TaskSuite, derived_seed
+from mempo_jax.memory import OpError, error_message
+from mempo_jax.models import hf, lora, stream
+from mempo_jax.models.decoder import LanguageModel
+from mempo_jax.models.layers import DecoderConfig
+from mempo_jax.models.nano import build_nano, nano_config
+from mempo_jax.models.tokenizer import Tokenizer
+from mempo_jax.settings import ConfigError
+
+FILE = "mempo_config.json"
+
+
+def write_config(directory: pathlib.Path, config: Mapping[str, Any]) -> None:
+    """Writes the config beside the weights in ``directory``, which must exist."""
+    text = json.dumps(config, indent=1, sort_keys=True)
+    (directory / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_config(directory: str) -> dict[str, Any]:
+    """The config of a policy: its own, else that of the run it lies in (RUN/policy).
+
+    Raises:
+      ConfigError: there is none, or it is damaged.
+    """
+    path = pathlib.Path(directory)
+    for file in (path / FILE, path.parent / "config.json"):
+        if file.is_file():
+            return read_json(file)
+    raise ConfigError(
+        f"{directory}: expected {FILE} in it, or the config.json of its run beside it, "
+        "found neither; give the config that it was trained with"
+    )
+
+
+def read_json(file: pathlib.Path) -> dict[str, Any]:
+    """The config in ``file``; ConfigError where it cannot be read as one."""
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: expected a config as JSON: {error}") from error
+    if not isinstance(config, dict) or "context" not in config:
+        raise ConfigError(
+            f"{file}: expected the config of a run, a JSON object of its sections; "
+            "copy it again from the run, or give a config"
+        )
+    return config
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A model with its tokenizer and parameters (nested dict, numpy or jax; None where
+    they lie elsewhere)."""
+
+    config: DecoderConfig
+    model: LanguageModel
+    tokenizer: Tokenizer
+    params: Any
+
+    def save(
+        self,
+        directory: pathlib.Path,
+        params: Any,
+        config: Mapping[str, Any] | None = None,
+        *,
+        repeat_tied: bool = False,
+    ) -> None:
+        """Writes a Hugging Face directory with these parameters, adapters merged.
+
+        config: of the run, kept beside them; see ``policy_config``. repeat_tied: as for
+        ``hf.save``. Where several processes run each must call it; one writes.
+        """
+        write = hosts.primary()
+        hf.save(
+            *(directory, self.config, params, self.tokenizer),
+            adapters=self.model.lora,
+            repeat_tied=repeat_tied,
+            fetch=fetch,
+            write=write,
+        )
+        if config is not None and write:
+            write_config(directory, config)
+
+
+def load_policy(path: str, settings: RunSettings, mesh: Mesh | None = None) -> Policy:
+    """Reads a Hugging Face directory or a GGUF file.
+
+    path: also "package:name/file", in an installed package. mesh: where the parameters
+    are streamed to; None: numpy, whole.
+
+    Raises:
+      ConfigError: nothing there, or config, weights and tokenizer do not fit together.
+    """
+    place = stream.whole if mesh is None else on_mesh(mesh)
+    try:
+        config, params, tokenizer = hf.load(
+            path,
+            place,
+            settings.policy.param_dtype,
+            settings.policy.chat_template_kwargs,
+        )
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"policy {path!r}: {error}") from error
+    _check_positions(config, settings)
+    return Policy(config, _model(config, settings), tokenizer, params)
+
+
+def initial_policy(
+    suite: TaskSuite, settings: RunSettings, mesh: Mesh | None = None
+) -> Policy:
+    """The policy before any training: that of ``policy.path``, else a new `nano`."""
+    path = settings.policy.path
+    return load_policy(path, settings, mesh) if path else make_nano(suite, settings)
+
+
+def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
+    """The built-in small policy, untrained, with a vocabulary for this suite."""
+    shape = settings.policy.nano
+    context = settings.context
+    goals = []
+    for index in range(64):
+        env = suite.make(suite.task("train", index))
+        env.reset(suite.task("train", index).seed)
+        goals.append(env.goal)
+    texts = [
+        *goals,
+        *(context.instructions, *context.instruction_variants),
+        context.reminder,
+        f" {context.reminder}",
+        "turn 0/0 memory 0 (a, b): \nerror: \nrecalled nothing\n0: text",
+        *(error_message(error) for error in OpError),
+    ]
+    numbers = [str(n) for n in range(settings.sampling.max_turns + 1)]
+    asked, answers = memory_judge.vocabulary(settings)
+    words = [*suite.vocabulary(), *numbers, *answers]
+    tokenizer = build_nano([*texts, *asked], words)
+    config = nano_config(
+        tokenizer,
+        width=shape.width,
+        layers=shape.layers,
+        heads=shape.heads,
+        mlp_width=shape.mlp_width,
+        max_positions=settings.train.length_buckets[-1],
+    )
+    model = _model(config, settings)
+    key = jax.random.key(settings.seed)
+    params = jax.jit(model.init)(key)
+    stored = jax.tree.map(lambda p: p.astype(settings.policy.param_dtype), params)
+    return Policy(config, model, tokenizer, stored)
+
+
+def _model(config: DecoderConfig, settings: RunSettings) -> LanguageModel:
+    policy = settings.policy
+    backend = jax.default_backend()
+    if policy.attention == "cudnn" and backend != "gpu":
+        raise ConfigError(
+            f"config.policy.attention: expected 'auto' or 'xla' on {backend}, got "
+            f"{policy.attention!r}, which needs an NVIDIA GPU"
+        )
+    return LanguageModel(
+        config,
+        policy.compute_dtype,
+        remat=policy.remat,
+        attention=policy.attention,
+    )
+
+
+def _check_positions(config: DecoderConfig, settings: RunSettings) -> None:
+    longest = settings.train.length_buckets[-1]
+    if config.max_positions < longest:
+        raise ConfigError(
+            "config.train.length_buckets: expected at most the policy's "
+            f"{config.max_positions} positions, got {longest}"
+        )
+
+
+def adapt(policy: Policy, settings: RunSettings, mesh: Mesh, purpose: str) -> Policy:
+    """The policy with fresh adapters, as ``policy.lora`` asks; itself where it is off.
+
+    Args:
+      purpose: what they are for; with the run's seed it decides how they start.
+    """
+    made = settings.policy.lora.adapters()
+    if made is None:
+        return policy
+    base = place_params(policy.params, mesh)
+    key = jax.random.key(derived_seed("adapters", purpose, settings.seed) % 2**31)
+
+    def fresh(key: Any) -> Any:
+        return lora.new_adapters(base, made, key)
+
+    where = placement.shardings(jax.eval_shape(fresh, key), mesh)
+    adapters = jax.jit(fresh, out_shardings=where)(key)
+    return dataclasses.replace(
+        policy,
+        model=policy.model.with_lora(made),
+        params=lora.join(adapters, base),
+    )

@@ -1,0 +1,134 @@
+"""The tasks of a run, and the episodes that are run on them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from mempo_jax.builders import memory_judge
+from mempo_jax.builders.memory_judge import Advisors
+from mempo_jax.config import EnvSection, RunSettings
+from mempo_jax.envs import Episode, ScriptedPolicy, Task, TaskSuite, check_repeatable
+from mempo_jax.envs.adapters import ADAPTERS, AdapterSuite
+from mempo_jax.envs.babi import BabiSuite
+from mempo_jax.envs.base import own_suite
+from mempo_jax.envs.dialogue import DialogueSuite
+from mempo_jax.envs.experts import RollingExpert
+from mempo_jax.envs.factbook import FactbookSource, read_package
+from mempo_jax.envs.ledger import LedgerSuite
+from mempo_jax.envs.multi_qa import MultiQaSuite
+from mempo_jax.envs.qa_data import FileSource, find_files
+from mempo_jax.memory import Bank
+from mempo_jax.settings import ConfigError
+
+
+def make_suite(settings: RunSettings) -> TaskSuite:
+    """The task suite of the config; the first tasks are checked to be repeatable."""
+    env = settings.env
+    if env.name == "ledger":
+        suite: TaskSuite = LedgerSuite(env.ledger, settings.seed)
+        most = env.ledger.max_turns
+        if most + 1 > settings.sampling.max_turns:
+            raise ConfigError(
+                f"config.sampling.max_turns: expected at least {most + 1} (env.ledger."
+                f"max_turns + 1), got {settings.sampling.max_turns}"
+            )
+    elif env.name == "dialogue":
+        most_ops = settings.memory.max_ops_per_turn
+        suite = DialogueSuite(env.dialogue, env.data_dir, settings.seed, most_ops)
+    elif env.name in ("multi_qa", "factbook"):
+        suite = _question_suite(settings)
+    elif env.name in ADAPTERS:
+        suite = _adapter_suite(settings)
+    elif ":" in env.name:
+        suite = own_suite(env.name, settings.seed)
+    else:
+        suite = BabiSuite(env.babi, env.data_dir, settings.seed)
+    check_repeatable(suite, [suite.task("train", i) for i in range(2)])
+    return suite
+
+
+def _question_suite(settings: RunSettings) -> MultiQaSuite:
+    env, asked = settings.env, settings.env.multi_qa
+    _check_call_limits(env)
+    shares = asked.validation_share, asked.test_share
+    if env.name == "factbook":
+        share = env.factbook.two_hop_share
+        source = FactbookSource(read_package(), shares, share)
+    else:
+        files = find_files(env.data_dir, asked.files())
+        source = FileSource(files, shares, asked.shelf_records)
+    suite = MultiQaSuite(env.name, source, asked, env.tools, settings.seed)
+    suite.make(suite.task("test", 0))  # its search takes long: not in a timed turn
+    return suite
+
+
+def _adapter_suite(settings: RunSettings) -> AdapterSuite:
+    env = settings.env
+    _check_call_limits(env)
+    return AdapterSuite(env.name, env.adapter, env.tools, settings.seed)
+
+
+def _check_call_limits(env: EnvSection) -> None:
+    """A turn must have time for all tries of a call of its tool."""
+    longest = env.tools.longest_s
+    if longest >= env.step_timeout_s:
+        raise ConfigError(
+            f"config.env.step_timeout_s: expected more than {longest:g} s (env.tools."
+            f"timeout_s x (1 + env.tools.retries)), got {env.step_timeout_s}"
+        )
+
+
+def make_expert(suite: TaskSuite, settings: RunSettings) -> ScriptedPolicy:
+    """Who demonstrates: the suite's expert, in the form that the context rule asks."""
+    expert, context = suite.expert(), settings.context
+    if context.rule == "rolling":
+        limits = settings.episode().limits()
+        return RollingExpert(expert, context.rolling_lines, limits)
+    return expert
+
+
+def make_episodes(
+    suite: TaskSuite,
+    settings: RunSettings,
+    advised: Advisors | None = None,
+) -> Callable[..., Episode]:
+    """(task, trajectory id, variant = 0) -> an episode with an empty bank of its own.
+
+    variant: of the instructions; see ``ContextSettings.variant``.
+    advised: the policy as adviser of the banks; see ``advisors.without_policy``.
+    """
+    advised = advised or memory_judge.without_policy(settings)
+    embedder = settings.memory.make_embedder()
+    bank_config = settings.memory.bank()
+    limits, weights = settings.episode(), settings.reward.weights()
+
+    def make(task: Task, trajectory_id: str, variant: int = 0) -> Episode:
+        context = settings.context.variant(variant)
+        bank = Bank(bank_config, embedder, trajectory_id, **advised.callables)
+        return Episode(suite.make(task), task, bank, limits, context, weights)
+
+    return make
+
+
+def reward_function(settings: RunSettings) -> Callable[[Any], Any] | None:
+    """The user's reward function, imported; None for the task score.
+
+    Raises:
+      ConfigError: the module or the function does not exist, or is not callable.
+    """
+    name = settings.reward.function
+    if not name:
+        return None
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"config.reward.function = {name!r}: {error}") from error
+    if not callable(function):
+        raise ConfigError(
+            f"config.reward.function = {name!r}: expected a function, got "
+            f"{type(function).__name__}"
+        )
+    return function

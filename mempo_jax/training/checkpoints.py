@@ -1,0 +1,477 @@
+"""The record beside a checkpoint's arrays: metadata, names, shapes and a checksum.
+
+Checkpoints of a run: written in the background, checked when read.
+
+A checkpoint is a directory named by its step. Orbax writes it under another name and
+renames it when whole, so a run killed at any moment leaves only whole ones behind.
+What is lost or altered afterwards is found on reading: the arrays by the checksums of
+their storage, the record beside them (metadata, names and shapes) by one of its own.
+
+What a run in training keeps, to be continued from: its checkpoints.
+
+A checkpoint holds the state behind a whole step: parameters, optimiser, the number of
+the step, which keys all that comes (tasks, samples, order of minibatches), counters,
+the config, and which other weights belong to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import math
+import pathlib
+import shutil
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+
+from mempo_jax.distributed import hosts
+from mempo_jax.runs.directory import RunDir, identity
+from mempo_jax.runs.metrics import read_metrics
+from mempo_jax.settings import ConfigError
+from mempo_jax.training.loop import Trainer
+
+
+def make_record(state: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a state that is saved with this metadata."""
+    # as JSON gives it back: tuples are lists, and the keys are strings
+    metadata = json.loads(json.dumps(dict(metadata)))
+    record = {"metadata": metadata, "arrays": _arrays(state)}
+    return record | {"checksum": checksum(record)}
+
+
+def checksum(record: Mapping[str, Any]) -> int:
+    """CRC-32 of the record, whatever order and spacing it was written in."""
+    content = {"metadata": record["metadata"], "arrays": record["arrays"]}
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def _arrays(tree: Any) -> dict[str, list[Any]]:
+    """[shape, dtype] of each array by its path, as in ``params/layers/mlp``."""
+    flat, _ = jax.tree.flatten_with_path(tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): [
+            list(leaf.shape),
+            str(leaf.dtype),
+        ]
+        for path, leaf in flat
+    }
+
+
+def check_same_arrays(found: Any, target: Any, where: pathlib.Path) -> None:
+    """Raises ConfigError where a record's ``arrays`` are not those of ``target``."""
+    wanted = _arrays(target)
+    if found == wanted:
+        return
+    name = min(name for name in found | wanted if found.get(name) != wanted.get(name))
+    raise ConfigError(
+        f"{where}: {name} is {found.get(name, 'absent')} in the checkpoint, and the"
+        f" config makes it {wanted.get(name, 'absent')}; continue a run with the"
+        " config that it began with, or choose another workdir"
+    )
+
+
+DAMAGED = "damaged"
+TEMPORARY = ".orbax-checkpoint-tmp"  # in the name of what Orbax has not finished
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written, or none in the directory can be read."""
+
+
+class Restored(NamedTuple):
+    """A state as it was saved, on the target's shardings, and its metadata."""
+
+    state: Any
+    metadata: dict[str, Any]
+
+
+class Checkpoints:
+    """The last ``keep`` checkpoints of one run and the best one, in one directory.
+
+    The best is the one of highest score, the earliest of equals; a checkpoint without
+    a score is none. Every process of a run makes one on the same directory and calls
+    it alike.
+    """
+
+    def __init__(self, directory: str | pathlib.Path, *, keep: int):
+        """Opens or makes ``directory``; leftovers of a killed save are removed.
+
+        Raises:
+          ConfigError: ``keep`` is below 1.
+        """
+        if keep < 1:
+            raise ConfigError(f"checkpoints to keep: expected at least 1, got {keep}")
+        self.directory = pathlib.Path(directory).absolute()
+        self._scores: dict[int, float] = {}
+        self._saving = 0
+        preserve = _LastAndBest(keep, self._scores)
+        self._manager = ocp.CheckpointManager(
+            self.directory,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=preserve,
+                cleanup_tmp_directories=True,
+                # A place that cannot be written is told at once: others of its
+                # threads would wait minutes for the directory.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+            ),
+            item_names=("state", "record"),
+        )
+        for step in self.steps():
+            self._note_score(step)
+
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints present, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, state: Any, metadata: Mapping[str, Any]) -> bool:
+        """Starts saving ``state``; returns once it may be donated or changed.
+
+        Args:
+          state: a pytree of arrays.
+          metadata: what JSON can hold, the int ``"step"`` included, which names the
+            checkpoint; config and identity of the reference belong here, and a float
+            ``"score"`` if it may be the best.
+
+        Returns:
+          False if this step is there already (nothing is written), else True.
+
+        Raises:
+          ValueError: no int ``"step"``, or one before the newest checkpoint's.
+          CheckpointError: this one, or the one before it, cannot be written.
+        """
+        step = metadata.get("step")
+        if not isinstance(step, int):
+            raise ValueError(f'metadata["step"]: expected an int, got {step!r}')
+        self.wait()
+        newest = self._manager.latest_step()
+        if newest is not None and step <= newest:
+            if step == newest:
+                return False
+            raise ValueError(
+                f"checkpoint of step {step}: {self.directory} holds step {newest};"
+                " restore before saving, or use another directory"
+            )
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(state),
+            record=ocp.args.JsonSave(make_record(state, metadata)),
+        )
+        self._saving = step
+        score = metadata.get("score")
+        if score is not None:
+            self._scores[step] = score
+        with self._writing():
+            return self._manager.save(step, args=args)
+
+    def restore(self, target: Any) -> Restored | None:
+        """Reads the newest checkpoint that is whole, onto the target's shardings.
+
+        Args:
+          target: the state's pytree of arrays or ``jax.ShapeDtypeStruct``, each with
+            the sharding that its array is to have.
+
+        Returns:
+          None if there is no checkpoint. A damaged one newer than what is returned
+          is named in one warning and set aside as ``damaged-STEP``.
+
+        Raises:
+          ConfigError: the checkpoint holds other arrays than ``target``.
+          CheckpointError: there are checkpoints, and all are damaged.
+        """
+        damaged: dict[int, str] = {}
+        with _quiet_asyncio():
+            for step in reversed(self.steps()):
+                restored, why = None, "another process could not read it"
+                try:
+                    restored = self._read(step, target)
+                except ConfigError:
+                    raise
+                except Exception as error:  # damage takes any form: JSON, zarr, files
+                    why = f"{type(error).__name__}: {_first_line(error)}"
+                if hosts.agree(restored is None):
+                    damaged[step] = why
+                    continue
+                self._set_aside(damaged, step)
+                return restored
+        if damaged:
+            raise CheckpointError(
+                f"no checkpoint in {self.directory} can be read:"
+                f" {_describe(damaged)}; start in another directory, or remove it"
+            )
+        return None
+
+    def best(self) -> int | None:
+        """The step of the best checkpoint present; None where none has a score."""
+        return _best(self.steps(), self._scores)
+
+    def read(self, step: int, target: Any) -> Restored:
+        """Reads the checkpoint of a step that is present; see ``restore``.
+
+        Raises:
+          ConfigError: it holds other arrays than ``target``.
+          CheckpointError: it is damaged.
+        """
+        try:
+            with _quiet_asyncio():
+                return self._read(step, target)
+        except ConfigError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {_first_line(error)}"
+            raise CheckpointError(
+                f"{self.directory}: {_describe({step: reason})}"
+            ) from error
+
+    def wait(self) -> None:
+        """Returns when the save in progress is on disk.
+
+        Raises:
+          CheckpointError: it could not be written; those before it are kept.
+        """
+        with self._writing():
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Finishes the save in progress and frees the threads."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # a full disk takes any form: OSError, ValueError
+            if jax.process_index() == 0:  # what is half written fills the disk
+                for half in self.directory.glob(f"*{TEMPORARY}*"):
+                    shutil.rmtree(half, ignore_errors=True)
+            self._manager.reload()
+            kept = self.steps()
+            raise CheckpointError(
+                f"the checkpoint of step {self._saving} could not be written to "
+                f"{self.directory}: {_first_line(error)}; "
+                + (f"that of step {kept[-1]} is kept" if kept else "there is no other")
+                + "; make room there, and let this process write there"
+            ) from error
+
+    def _note_score(self, step: int) -> None:
+        args = ocp.args.Composite(record=ocp.args.JsonRestore())
+        try:
+            record = self._manager.restore(step, args=args).record
+            score = record["metadata"].get("score")
+        except Exception:  # damaged: then it is not the best, and restore() says so
+            return
+        if isinstance(score, float):
+            self._scores[step] = score
+
+    def _read(self, step: int, target: Any) -> Restored:
+        args = ocp.args.Composite(record=ocp.args.JsonRestore())
+        record = self._manager.restore(step, args=args).record
+        if record["checksum"] != checksum(record):
+            raise ValueError("its record was altered")
+        check_same_arrays(record["arrays"], target, self.directory / str(step))
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(target))
+        state = self._manager.restore(step, args=args).state
+        return Restored(state, record["metadata"])
+
+    def _set_aside(self, damaged: Mapping[int, str], used: int) -> None:
+        if not damaged:
+            return
+        warnings.warn(
+            f"{self.directory}: {_describe(damaged)}; continuing from step {used}",
+            stacklevel=3,
+        )
+
+        def move() -> None:
+            for step in damaged:
+                aside = self.directory / f"{DAMAGED}-{step}"
+                shutil.rmtree(aside, ignore_errors=True)
+                (self.directory / str(step)).rename(aside)
+
+        hosts.on_primary(move)
+        self._manager.reload()
+
+
+class _LastAndBest:
+    """An Orbax preservation policy."""
+
+    def __init__(self, keep: int, scores: Mapping[int, float]) -> None:
+        self._keep, self._scores = keep, scores
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any):
+        steps = sorted(info.step for info in checkpoints)
+        kept = {*steps[-self._keep :], _best(steps, self._scores)}
+        return [info.step in kept for info in checkpoints]
+
+
+def _best(steps: Sequence[int], scores: Mapping[int, float]) -> int | None:
+    scored = [step for step in sorted(steps) if step in scores]
+    return max(scored, key=scores.__getitem__, default=None)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")[:200]
+
+
+def _describe(damaged: Mapping[int, str]) -> str:
+    return "; ".join(
+        f"the checkpoint of step {step} is damaged ({reason})"
+        for step, reason in damaged.items()
+    )
+
+
+@contextlib.contextmanager
+def _quiet_asyncio() -> Iterator[None]:
+    """Holds back asyncio's log of the reads that a damaged file made fail.
+
+    The first of them is raised and reported; the others would be printed in full
+    whenever the garbage collector finds their tasks.
+    """
+    logger = logging.getLogger("asyncio")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        gc.collect()
+        logger.disabled = before
+
+
+class RunCheckpoints:
+    """The checkpoints of a run: the last ones, and the best by one of its metrics.
+
+    A checkpoint's score is the mean of the metric ``train.checkpoint_best`` over the
+    ``train.checkpoint_every`` steps before it. One that a stop left between has none,
+    so that a continued run finds the same best as an uninterrupted one.
+    """
+
+    def __init__(self, trainer: Trainer, config: Mapping[str, Any], place: RunDir):
+        self._trainer, self._config, self._place = trainer, dict(config), place
+        train = trainer.settings.train
+        self._every, self._last = train.checkpoint_every, train.steps
+        self._metric = train.checkpoint_best
+        self._values: dict[int, float] = {}
+        self._fixed = _identities(trainer)
+        self._saved = Checkpoints(place.checkpoints, keep=train.checkpoints_kept)
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """Finishes the save in progress at the end."""
+        with contextlib.closing(self._saved):
+            yield
+
+    def restore(self) -> int:
+        """Puts the newest checkpoint into the trainer; returns its step, 0 without one.
+
+        Raises:
+          ConfigError: it belongs to other weights, or lies behind the run's end.
+          CheckpointError: none can be read.
+        """
+        found = self._saved.restore(self._target())
+        if found is None:
+            return 0
+        for what, own in self._fixed.items():
+            if found.metadata.get(what) != own:
+                raise ConfigError(
+                    f"{self._saved.directory}: its checkpoints were trained with "
+                    f"another {what} policy; cold_start/ or config.policy.ref_path has "
+                    "changed"
+                )
+        first = int(found.metadata["step"])
+        if first > self._last:
+            raise ConfigError(
+                f"config.train.steps: expected at least {first}, the step that "
+                f"--workdir={self._place.path} stands at, got {self._last}; use "
+                "another --workdir"
+            )
+        self._trainer.state = found.state
+        self._trainer.in_a_row |= found.metadata.get("in_a_row", {})
+        self._remember(first)
+        return first
+
+    def note(self, step: int, figures: Mapping[str, Any]) -> None:
+        """Takes in the figures of a step.
+
+        Raises:
+          ConfigError: ``train.checkpoint_best`` is none of them.
+        """
+        if not self._metric:
+            return
+        if self._metric not in figures:
+            raise ConfigError(
+                "config.train.checkpoint_best: expected a metric of this run, such as "
+                f"'success' or 'reward', got {self._metric!r}; metrics.jsonl has all"
+            )
+        value = figures[self._metric]
+        if value is not None and math.isfinite(value):
+            self._values[step] = float(value)
+
+    def save_if_due(self, done: int) -> None:
+        """Starts to save behind every ``checkpoint_every``-th step, and the last."""
+        if done % self._every == 0 or done == self._last:
+            self._save(done, self._score(done))
+
+    def save_now(self, done: int) -> None:
+        """Returns when the state behind ``done`` steps is on disk.
+
+        Raises:
+          CheckpointError: it cannot be written.
+        """
+        self._save(done, None)
+        self._saved.wait()
+
+    def put_back_best(self) -> int | None:
+        """Puts the best checkpoint into the trainer; its step, None without one.
+
+        Raises:
+          CheckpointError: it is damaged.
+        """
+        best = self._saved.best() if self._metric else None
+        if best is not None:
+            target = self._target()
+            self._trainer.state = None  # or two states would lie in memory
+            self._trainer.state = self._saved.read(best, target).state
+        return best
+
+    def _save(self, done: int, score: float | None) -> None:
+        record = {"step": done, "config": self._config, "score": score}
+        record["in_a_row"] = dict(self._trainer.in_a_row)
+        self._saved.save(self._trainer.state, record | self._fixed)
+
+    def _score(self, done: int) -> float | None:
+        begin = (done - 1) // self._every * self._every
+        values = [self._values[n] for n in range(begin, done) if n in self._values]
+        return sum(values) / len(values) if values else None
+
+    def _remember(self, first: int) -> None:
+        """Reads the metric of steps since the last regular checkpoint again."""
+        file = self._place.path / "metrics.jsonl"
+        begin = first // self._every * self._every
+        if not self._metric or begin == first or not file.is_file():
+            return
+        for row in read_metrics(file):
+            if begin <= row["step"] < first:
+                self.note(row["step"], row)
+
+    def _target(self) -> Any:
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+            self._trainer.state,
+        )
+
+
+def _identities(trainer: Trainer) -> dict[str, str]:
+    """What a checkpoint must be continued with: reference policy, and base weights
+    where they are frozen and not the reference."""
+    fixed = {"reference": identity(trainer.reference)}
+    policy = trainer.settings.policy
+    if policy.lora.rank and policy.ref_path:
+        fixed["base"] = identity(trainer.frozen)
+    return fixed
