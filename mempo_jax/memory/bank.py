@@ -1,10 +1,7 @@
 """The memory of one trajectory: what the policy writes, recalls, merges, deletes.
 
-What can be read of a bank without changing it.
-
-The log of a bank: how a change is made, undone in a copy, and carried on.
-
-A bank from its op log.
+One class: the operations of the policy, what can be read without changing anything, and
+the log by which a bank is forked, shown as it stood at an earlier step, and replayed.
 """
 
 from __future__ import annotations
@@ -34,130 +31,20 @@ from mempo_jax.memory.ops import OpError, OpKind, OpOutcome, OpRecord
 from mempo_jax.memory.rerank import mmr
 from mempo_jax.memory.store import EntryTable, check_bank
 
-
-class BankView:
-    """Entries, index and op log of one trajectory, and how to look at them."""
-
-    def __init__(self, config: BankConfig, embedder: Embedder, trajectory_id: str):
-        for name in ("name", "dim", "embed"):
-            if not hasattr(embedder, name):
-                raise TypeError(
-                    f"Bank: expected an embedder with .name, .dim and .embed, got "
-                    f"{arguments.short(embedder)}; see make_embedder"
-                )
-        self.config = config
-        self.embedder = embedder
-        self.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
-        self._start(self._table_of(()))
-
-    @property
-    def entries(self) -> list[Entry]:
-        """All entries by id, tombstones too; O(entries)."""
-        return list(self._table)
-
-    @property
-    def active(self) -> list[Entry]:
-        """Active entries by id; O(entries), ``len`` counts them at once."""
-        return [entry for entry in self._table if entry.status == Status.ACTIVE]
-
-    @property
-    def initial_entries(self) -> tuple[Entry, ...]:
-        """The entries as they stood before the first record of the log."""
-        return self._initial
-
-    @property
-    def merge_rate(self) -> float:
-        """Merged writes over accepted writes (new or merged); 0 before the first."""
-        return self._merged / self._accepted if self._accepted else 0.0
-
-    def __len__(self) -> int:
-        return self._table.active_count
-
-    def entry(self, entry_id: int) -> Entry:
-        """One entry by id, active or not; KeyError if no entry has that id."""
-        if not self._table.holds(entry_id):
-            raise KeyError(f"expected an id below {len(self._table)}, got {entry_id!r}")
-        return self._table[entry_id]
-
-    def resolve(self, entry_id: int) -> int:
-        """The id in which a memory lives on after all its merges."""
-        while (entry := self.entry(entry_id)).merged_into >= 0:
-            entry_id = entry.merged_into
-        return entry_id
-
-    def summary(self, recent: int = 5) -> Summary:
-        """Count of active entries, and titles of the ``recent`` newest, newest first.
-
-        An untitled entry takes its place but shows nothing of its text.
-        """
-        shown = self._table.newest(min(recent, len(self)))
-        titles = tuple(entry.title for entry in shown if entry.title)
-        return Summary(len(self), titles)
-
-    def candidates(self, query: str, n: int) -> list[int]:
-        """Ids of the ``n`` nearest active entries, nearest first; no access counted."""
-        n = arguments.integer("candidates: n", n, 0)
-        return self._search(arguments.text("candidates: query", query), n)[0]
-
-    def hygiene(self, step: int | None = None, **settings) -> hygiene.Hygiene:
-        """How clean the bank is: staleness, junk, duplicates, contradictions.
-
-        See ``mempo_jax.memory.hygiene.measure`` for units, settings and cost.
-        """
-        return hygiene.measure(self, self._table, step, **settings)
-
-    def check_valid(self) -> None:
-        """Raises AssertionError naming the first broken invariant."""
-        check_bank(self, self._table)
-
-    def _start(self, table: EntryTable) -> None:
-        """Begins a log at the entries of a fresh table."""
-        self._table = table
-        self._initial, self._initial_count = table.base, table.active_count
-        self.log: list[OpRecord] = []
-        self._accepted = self._merged = 0
-
-    def _table_of(
-        self, entries: Iterable[Entry], active_count: int | None = None
-    ) -> EntryTable:
-        return EntryTable(
-            tuple(entries),
-            dim=self.embedder.dim,
-            ann_threshold=self.config.ann_threshold,
-            active_count=active_count,
-        )
-
-    def _search(self, query: str, n: int) -> tuple[list[int], np.ndarray]:
-        if not len(self):
-            return [], np.empty(0, np.float32)
-        return self._table.index.search(self._embed([query])[0], n)
-
-    def _embed(self, texts: list[str]) -> np.ndarray:
-        rows = self.embedder.embed(texts)
-        return self._checked(rows, len(texts), f"embedder {self.embedder.name!r}")
-
-    def _checked(self, rows, count: int, where: str) -> np.ndarray:
-        """A read-only copy: whoever made the rows may write over them later."""
-        try:
-            rows = np.array(rows)
-        except ValueError:  # rows of different lengths
-            rows = np.array(None)
-        shape = (count, self.embedder.dim)
-        fits = rows.shape == shape and rows.dtype == np.float32
-        if not fits or not (abs(np.einsum("nd,nd->n", rows, rows) - 1) < 1e-3).all():
-            raise ValueError(
-                f"{where}: expected finite float32 rows of unit norm, shape {shape}; "
-                f"got {rows.dtype} {rows.shape}; see memory.embedder"
-            )
-        rows.setflags(write=False)
-        return rows
-
-
 _MADE = (OpOutcome.NEW, OpOutcome.MERGED)
+_RATE_WARNING = 0.30
+_RATE_LEAST_WRITES = 20  # accepted writes before the merge rate means anything
 
 
-class BankHistory(BankView):
-    """Applies log records, and gives independent banks that stand elsewhere in time."""
+class Bank:
+    """Entries, their index and the op log of one trajectory.
+
+    Every change is an ``OpRecord`` that is applied and logged. Faults of the policy
+    come back as outcome ``error``; only faults of the caller raise (TypeError,
+    ValueError), and so do faults of the embedder, the judge and ``summarise``: then
+    nothing has changed. A step is a turn index of this task, from 0. It may go
+    backwards; the log keeps the order in which ops ran.
+    """
 
     def __init__(
         self,
@@ -179,100 +66,17 @@ class BankHistory(BankView):
 
         Raises TypeError for an argument of another kind.
         """
-        super().__init__(config, embedder, trajectory_id)
+        for name in ("name", "dim", "embed"):
+            if not hasattr(embedder, name):
+                raise TypeError(
+                    f"Bank: expected an embedder with .name, .dim and .embed, got "
+                    f"{arguments.short(embedder)}; see make_embedder"
+                )
+        self.config = config
+        self.embedder = embedder
+        self.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
+        self._start(self._table_of(()))
         self._gates = gates.Gates(config, make_judge(config.judge, judge), summarise)
-
-    def fork(self, trajectory_id: str) -> Self:
-        """An independent bank that starts from these entries, with an empty log.
-
-        For trajectories of one task: steps of the entries stay as they are. The first
-        fork after a change copies the list of entries (milliseconds for 100,000);
-        further ones cost the same whatever the bank holds.
-        """
-        return self._holding(self._table.fork(), trajectory_id)
-
-    def next_task(self, trajectory_id: str, *, turns: int | None = None) -> Self:
-        """An independent bank that goes on from these entries in a new task.
-
-        Steps count from the start of a task. So those of the entries here are put back
-        by ``turns``, how many turns this task took (None: up to the last one logged):
-        -1 is then its last turn. Ages and the order of eviction stay right over tasks,
-        the log starts anew, and each entry keeps its source. Costs O(entries).
-
-        Raises ValueError if the log holds a later turn than ``turns`` allows.
-        """
-        logged = 1 + max((record.turn for record in self.log), default=-1)
-        turns = logged if turns is None else turns
-        most = arguments.LAST_TURN
-        turns = arguments.integer("next_task: turns", turns, logged, most)
-        return self._holding(self._table.before(turns), trajectory_id)
-
-    def at(self, step: int) -> Self:
-        """An independent bank as this one stood after turn ``step`` (-1: at the start).
-
-        The log is applied up to its first record of a later turn: one pass over it,
-        without embedding. Texts and vectors are shared; the index is built when the
-        past bank is first searched.
-        """
-        step = arguments.integer("at: step", step, -arguments.LAST_TURN)
-        past = self.start()
-        for record in self.log:
-            if record.turn > step:
-                break
-            made = record.outcome in _MADE
-            past._change(
-                record, self._table[record.entry_ids[0]].embedding if made else None
-            )
-        return past
-
-    def start(self) -> Self:
-        """An independent bank as this one stood before its log began."""
-        table = self._table_of(self._initial, self._initial_count)
-        return self._holding(table, self.trajectory_id)
-
-    def apply(self, record: OpRecord, embedding: np.ndarray | None = None) -> None:
-        """Changes the bank as ``record`` says and logs it: the one way it changes.
-
-        ``embedding`` float32 [dim], unit norm, of the entry that it makes; embedded
-        here if None. Raises ValueError, and changes nothing, if it does not fit.
-        """
-        if embedding is not None:
-            embedding = self._checked([embedding], 1, "Bank.apply")[0]
-        self._change(record, embedding)
-
-    def _change(self, record: OpRecord, embedding: np.ndarray | None = None) -> None:
-        """``apply`` for an embedding that is checked, and ours alone."""
-        made = record.outcome in _MADE
-        if made and embedding is None:
-            embedding = self._embed([full_text(record.title, record.stored)])[0]
-        self._table.apply(record, embedding, self.trajectory_id)
-        self.log.append(record)
-        if made and record.kind == OpKind.WRITE:
-            self._accepted += 1
-            self._merged += record.outcome == OpOutcome.MERGED
-
-    def _holding(self, table: EntryTable, trajectory_id: str) -> Self:
-        """A bank of the same rules that starts from a fresh table."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)  # faster than building them again
-        twin.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
-        twin._start(table)
-        return twin
-
-
-_RATE_WARNING = 0.30
-_RATE_LEAST_WRITES = 20  # accepted writes before the merge rate means anything
-
-
-class Bank(BankHistory):
-    """Entries, their index and the op log of one trajectory.
-
-    Every change is an ``OpRecord`` that is applied and logged. Faults of the policy
-    come back as outcome ``error``; only faults of the caller raise (TypeError,
-    ValueError), and so do faults of the embedder, the judge and ``summarise``: then
-    nothing has changed. A step is a turn index of this task, from 0. It may go
-    backwards; the log keeps the order in which ops ran.
-    """
 
     @classmethod
     def from_texts(
@@ -466,6 +270,185 @@ class Bank(BankHistory):
                 f"memory.merge_threshold (now {self.config.merge_threshold})",
                 stacklevel=3,
             )
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All entries by id, tombstones too; O(entries)."""
+        return list(self._table)
+
+    @property
+    def active(self) -> list[Entry]:
+        """Active entries by id; O(entries), ``len`` counts them at once."""
+        return [entry for entry in self._table if entry.status == Status.ACTIVE]
+
+    @property
+    def initial_entries(self) -> tuple[Entry, ...]:
+        """The entries as they stood before the first record of the log."""
+        return self._initial
+
+    @property
+    def merge_rate(self) -> float:
+        """Merged writes over accepted writes (new or merged); 0 before the first."""
+        return self._merged / self._accepted if self._accepted else 0.0
+
+    def __len__(self) -> int:
+        return self._table.active_count
+
+    def entry(self, entry_id: int) -> Entry:
+        """One entry by id, active or not; KeyError if no entry has that id."""
+        if not self._table.holds(entry_id):
+            raise KeyError(f"expected an id below {len(self._table)}, got {entry_id!r}")
+        return self._table[entry_id]
+
+    def resolve(self, entry_id: int) -> int:
+        """The id in which a memory lives on after all its merges."""
+        while (entry := self.entry(entry_id)).merged_into >= 0:
+            entry_id = entry.merged_into
+        return entry_id
+
+    def summary(self, recent: int = 5) -> Summary:
+        """Count of active entries, and titles of the ``recent`` newest, newest first.
+
+        An untitled entry takes its place but shows nothing of its text.
+        """
+        shown = self._table.newest(min(recent, len(self)))
+        titles = tuple(entry.title for entry in shown if entry.title)
+        return Summary(len(self), titles)
+
+    def candidates(self, query: str, n: int) -> list[int]:
+        """Ids of the ``n`` nearest active entries, nearest first; no access counted."""
+        n = arguments.integer("candidates: n", n, 0)
+        return self._search(arguments.text("candidates: query", query), n)[0]
+
+    def hygiene(self, step: int | None = None, **settings) -> hygiene.Hygiene:
+        """How clean the bank is: staleness, junk, duplicates, contradictions.
+
+        See ``mempo_jax.memory.hygiene.measure`` for units, settings and cost.
+        """
+        return hygiene.measure(self, self._table, step, **settings)
+
+    def check_valid(self) -> None:
+        """Raises AssertionError naming the first broken invariant."""
+        check_bank(self, self._table)
+
+    def _start(self, table: EntryTable) -> None:
+        """Begins a log at the entries of a fresh table."""
+        self._table = table
+        self._initial, self._initial_count = table.base, table.active_count
+        self.log: list[OpRecord] = []
+        self._accepted = self._merged = 0
+
+    def _table_of(
+        self, entries: Iterable[Entry], active_count: int | None = None
+    ) -> EntryTable:
+        return EntryTable(
+            tuple(entries),
+            dim=self.embedder.dim,
+            ann_threshold=self.config.ann_threshold,
+            active_count=active_count,
+        )
+
+    def _search(self, query: str, n: int) -> tuple[list[int], np.ndarray]:
+        if not len(self):
+            return [], np.empty(0, np.float32)
+        return self._table.index.search(self._embed([query])[0], n)
+
+    def _embed(self, texts: list[str]) -> np.ndarray:
+        rows = self.embedder.embed(texts)
+        return self._checked(rows, len(texts), f"embedder {self.embedder.name!r}")
+
+    def _checked(self, rows, count: int, where: str) -> np.ndarray:
+        """A read-only copy: whoever made the rows may write over them later."""
+        try:
+            rows = np.array(rows)
+        except ValueError:  # rows of different lengths
+            rows = np.array(None)
+        shape = (count, self.embedder.dim)
+        fits = rows.shape == shape and rows.dtype == np.float32
+        if not fits or not (abs(np.einsum("nd,nd->n", rows, rows) - 1) < 1e-3).all():
+            raise ValueError(
+                f"{where}: expected finite float32 rows of unit norm, shape {shape}; "
+                f"got {rows.dtype} {rows.shape}; see memory.embedder"
+            )
+        rows.setflags(write=False)
+        return rows
+
+    def fork(self, trajectory_id: str) -> Self:
+        """An independent bank that starts from these entries, with an empty log.
+
+        For trajectories of one task: steps of the entries stay as they are. The first
+        fork after a change copies the list of entries (milliseconds for 100,000);
+        further ones cost the same whatever the bank holds.
+        """
+        return self._holding(self._table.fork(), trajectory_id)
+
+    def next_task(self, trajectory_id: str, *, turns: int | None = None) -> Self:
+        """An independent bank that goes on from these entries in a new task.
+
+        Steps count from the start of a task. So those of the entries here are put back
+        by ``turns``, how many turns this task took (None: up to the last one logged):
+        -1 is then its last turn. Ages and the order of eviction stay right over tasks,
+        the log starts anew, and each entry keeps its source. Costs O(entries).
+
+        Raises ValueError if the log holds a later turn than ``turns`` allows.
+        """
+        logged = 1 + max((record.turn for record in self.log), default=-1)
+        turns = logged if turns is None else turns
+        most = arguments.LAST_TURN
+        turns = arguments.integer("next_task: turns", turns, logged, most)
+        return self._holding(self._table.before(turns), trajectory_id)
+
+    def at(self, step: int) -> Self:
+        """An independent bank as this one stood after turn ``step`` (-1: at the start).
+
+        The log is applied up to its first record of a later turn: one pass over it,
+        without embedding. Texts and vectors are shared; the index is built when the
+        past bank is first searched.
+        """
+        step = arguments.integer("at: step", step, -arguments.LAST_TURN)
+        past = self.start()
+        for record in self.log:
+            if record.turn > step:
+                break
+            made = record.outcome in _MADE
+            past._change(
+                record, self._table[record.entry_ids[0]].embedding if made else None
+            )
+        return past
+
+    def start(self) -> Self:
+        """An independent bank as this one stood before its log began."""
+        table = self._table_of(self._initial, self._initial_count)
+        return self._holding(table, self.trajectory_id)
+
+    def apply(self, record: OpRecord, embedding: np.ndarray | None = None) -> None:
+        """Changes the bank as ``record`` says and logs it: the one way it changes.
+
+        ``embedding`` float32 [dim], unit norm, of the entry that it makes; embedded
+        here if None. Raises ValueError, and changes nothing, if it does not fit.
+        """
+        if embedding is not None:
+            embedding = self._checked([embedding], 1, "Bank.apply")[0]
+        self._change(record, embedding)
+
+    def _change(self, record: OpRecord, embedding: np.ndarray | None = None) -> None:
+        """``apply`` for an embedding that is checked, and ours alone."""
+        made = record.outcome in _MADE
+        if made and embedding is None:
+            embedding = self._embed([full_text(record.title, record.stored)])[0]
+        self._table.apply(record, embedding, self.trajectory_id)
+        self.log.append(record)
+        if made and record.kind == OpKind.WRITE:
+            self._accepted += 1
+            self._merged += record.outcome == OpOutcome.MERGED
+
+    def _holding(self, table: EntryTable, trajectory_id: str) -> Self:
+        """A bank of the same rules that starts from a fresh table."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)  # faster than building them again
+        twin.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
+        twin._start(table)
+        return twin
 
 
 def _plain_title(title: str | None) -> str | None:

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from mempo_jax.types import NEEDS
-from tests.core.credit.credit_case import SETTINGS
+from tests.core.credit_case import SETTINGS
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from mempo_jax.settings import ConfigError
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """What each of two processes with four devices saw in ``processes_case``."""
+    """What each of two processes with four devices saw in ``hosts_case``."""
     env = _processes.environment(tmp_path_factory.mktemp("compiled"), devices=4)
-    started = _processes.start("tests.training.processes_case", (), 2, env)
+    started = _processes.start("tests.distributed.hosts_case", (), 2, env)
     ended = _processes.finish(started)
     for code, _, err in ended:
         assert code == 0, err

@@ -3,7 +3,7 @@ import numpy as np
 
 from mempo_jax.core import credit
 from mempo_jax.types import Kind, Outcome
-from tests.core.credit.credit_case import assign, evidence, table, write
+from tests.core.credit_case import assign, evidence, table, write
 
 AS_WEIGHT = {"attribution_form": "weight", "attribution_weight": 1.0}
 contributions = jax.jit(credit.contributions)

@@ -1,7 +1,7 @@
 import numpy as np
 
 from mempo_jax.types import Kind, Outcome
-from tests.core.credit.credit_case import assign, evidence, table, write
+from tests.core.credit_case import assign, evidence, table, write
 
 MODE = ("answer_probability",)
 

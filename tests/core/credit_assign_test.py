@@ -7,7 +7,7 @@ import pytest
 from mempo_jax.core import credit as module
 from mempo_jax.core.credit import MODES
 from mempo_jax.types import Kind, Outcome
-from tests.core.credit.credit_case import SETTINGS, assign, evidence, table, write
+from tests.core.credit_case import SETTINGS, assign, evidence, table, write
 
 to_tokens = jax.jit(module.to_tokens, static_argnames="settings")
 
