@@ -16,7 +16,7 @@ from mempo_jax.training import run  # noqa: F401  what imports compile is not co
 from mempo_jax.training.step_metrics import CompilationCounter
 from tests.experiments.process import TINY
 from tests.models import gguf_case
-from tests.models.gguf_file_test import LLAMA, random_params
+from tests.models.gguf_test import LLAMA, random_params
 
 TOKENIZER = build_nano(["a b c"], [])
 CONFIG = dataclasses.replace(LLAMA, max_positions=80)

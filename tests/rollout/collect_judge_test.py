@@ -10,7 +10,7 @@ from mempo_jax.rollout.collect import Collector
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.policy_judge import PolicyJudge, Questions
 from tests.envs.scripted_env import EMBEDDER, ScriptedEnv, context, limits, make_episode
-from tests.rollout.judge_test import make_params as varied_params
+from tests.rollout.policy_judge_test import make_params as varied_params
 from tests.rollout.tiny import LINES, MODEL, TOKENIZER, ScriptedEngine, decoding, jobs
 
 SCRIPT = (

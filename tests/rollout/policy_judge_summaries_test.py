@@ -11,8 +11,8 @@ from mempo_jax.rollout.policy_judge import PolicySummariser, plain
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.step_metrics import CompilationCounter
 from tests.envs.scripted_env import EMBEDDER
-from tests.rollout.judge_test import PAIRS
-from tests.rollout.judge_test import make_params as varied_params
+from tests.rollout.policy_judge_test import PAIRS
+from tests.rollout.policy_judge_test import make_params as varied_params
 from tests.rollout.tiny import MODEL, TOKENIZER
 
 TEXTS = [f"{new} and {old}" for new, old in PAIRS[:16]]

@@ -154,7 +154,7 @@ def test_a_damaged_checkpoint_is_warned_of_once_on_stderr(tmp_path):
         file.write_bytes(b"?" + file.read_bytes()[1:])
     code = (
         "import sys\nsys.path.insert(0, 'tests/training')\n"
-        "import checkpoint_test as t\n"
+        "import checkpoints_test as t\n"
         "c = t.Checkpoints(sys.argv[1], keep=3)\n"
         "assert c.restore(t.as_target(t.make_state(0))).metadata['step'] == 1\n"
         "c.close()"

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from mempo_jax.training.checkpoints import CheckpointError, Checkpoints
-from tests.training.checkpoint_test import as_target, assert_bits_equal, make_state
+from tests.training.checkpoints_test import as_target, assert_bits_equal, make_state
 
 
 @contextlib.contextmanager
