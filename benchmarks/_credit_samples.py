@@ -20,7 +20,6 @@ from mempo_jax.settings import ConfigError
 from mempo_jax.training.credit_records import Prober
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.loss import loss_inputs
-from mempo_jax.training.state import advantage_settings
 from mempo_jax.types import Evidence, Kind, Outcome, Trajectories
 
 FIRST_STEP = 10_000  # steps no run gets to: procedural tasks are new, stories are not
@@ -141,8 +140,9 @@ class Sampler:
             inputs = loss_inputs(
                 arrays._replace(evidence=found[credit.needs]),
                 np.zeros(len(made.kept), np.float32),
-                advantage_settings(self._settings),
-                credit,
+                objective=self._settings.objective,
+                credit=credit,
+                outcome_gate=self._settings.reward.outcome_gate,
             )
             tally.add_credit(name, inputs, _counted(arrays))
 

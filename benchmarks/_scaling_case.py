@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from benchmarks import _collectives, _train_batches
-from benchmarks._train_ours import SETTINGS, as_rows, unused
+from benchmarks._train_ours import as_rows, base
 from mempo_jax.distributed import hosts, placement
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
@@ -45,8 +45,17 @@ def run(axes: tuple[int, int, int]) -> tuple[dict, dict]:
     """Losses, and what each program sends; and the parameters at the end."""
     mesh = placement.make_mesh(*axes)
     model = LanguageModel(CONFIG, "float32")
-    optimiser = states.make_optimiser(dataclasses.replace(SETTINGS, eps=EPS))
-    programs = TrainPrograms(model, mesh, optimiser, *unused())
+    settings = base()
+    train = dataclasses.replace(settings.train, adam_eps=EPS)
+    optimiser = states.policy_optimiser(train)
+    programs = TrainPrograms(
+        model,
+        mesh,
+        optimiser,
+        settings.objective,
+        settings.credit,
+        outcome_gate=settings.reward.outcome_gate,
+    )
     state = states.init_state(model.init, jax.random.key(0), optimiser, mesh)
     traffic = _traffic(programs, state)
     losses = []

@@ -5,41 +5,35 @@ python -m benchmarks._train_ours DIR B T THREADS
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 
 import jax
 import numpy as np
 
 from benchmarks import _train_batches as work
-from mempo_jax.core import AdvantageSettings, CreditConfig
+from configs.base import get_config
+from mempo_jax.config import RunConfig, from_config
 from mempo_jax.distributed.placement import make_mesh
 from mempo_jax.models import hf
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.training import state as states
-from mempo_jax.training.loss import ObjectiveSettings
 from mempo_jax.training.step import TrainPrograms
 from mempo_jax.types import Rows
-
-SETTINGS = states.OptimiserSettings(
-    learning_rate=work.LEARNING_RATE,
-    warmup_steps=0,
-    decay_steps=0,
-    b1=work.BETAS[0],
-    b2=work.BETAS[1],
-    eps=work.EPS,
-    weight_decay=work.DECAY,
-    max_grad_norm=work.CLIP,
-)
 
 
 def main() -> None:
     directory, (rows, length, threads) = sys.argv[1], map(int, sys.argv[2:5])
     work.pin(threads)
     config, params, _ = hf.load(directory)
-    mesh, optimiser = make_mesh(1, 1, 1), states.make_optimiser(SETTINGS)
+    settings = base()
+    mesh, optimiser = make_mesh(1, 1, 1), states.policy_optimiser(settings.train)
     programs = TrainPrograms(
-        LanguageModel(config, "float32"), mesh, optimiser, *unused()
+        LanguageModel(config, "float32"),
+        mesh,
+        optimiser,
+        settings.objective,
+        settings.credit,
+        outcome_gate=settings.reward.outcome_gate,
     )
     held = [states.state_from_params(params, optimiser, mesh)]
 
@@ -68,27 +62,14 @@ def as_rows(given: dict) -> Rows:
     )
 
 
-def unused() -> tuple:
-    """Settings of reinforcement learning that a supervised step does not look at."""
-    objective = ObjectiveSettings(
-        clip_low=0.2,
-        clip_high=0.2,
-        dual_clip=0.0,
-        kl_estimator="k3",
-        kl_scope="all",
-        aggregation="token_mean",
-        constant_length=1,
-        importance_cap=0.0,
-        logit_chunk=2_048,
-    )
-    credit = {field.name: 0.0 for field in dataclasses.fields(CreditConfig)}
-    credit |= {"modes": ("uniform",), "attribution_form": "bonus", "gamma": 1.0}
-    credit |= {"attribution_probe": "turn_reward", "counterfactual_evictions": True}
-    return (
-        objective,
-        AdvantageSettings(eps=1e-4, ddof=0, divide_by_std=True, outcome_gate=True),
-        CreditConfig(**credit),
-    )
+def base() -> RunConfig:
+    """configs/base.py with the optimiser of this comparison."""
+    config = get_config()
+    train = {"learning_rate": work.LEARNING_RATE, "warmup_steps": 0, "decay_steps": 0}
+    train |= {"adam_b1": work.BETAS[0], "adam_b2": work.BETAS[1], "adam_eps": work.EPS}
+    train |= {"weight_decay": work.DECAY, "grad_clip": work.CLIP, "minibatches": 1}
+    config.train.update(train)
+    return from_config(config.to_dict())
 
 
 if __name__ == "__main__":

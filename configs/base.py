@@ -242,6 +242,7 @@ def get_config() -> ConfigDict:
     c.objective.advantage_eps = 1e-4
     c.objective.advantage_ddof = 0  # 1: unbiased std; retune the learning rate
     c.objective.divide_by_std = True
+    c.objective.logit_chunk = 2_048  # tokens whose logits a device holds at one time
 
     c.train = ConfigDict()
     c.train.steps = 110
@@ -249,7 +250,9 @@ def get_config() -> ConfigDict:
     c.train.warmup_steps = 0  # steps of a linear rise of the learning rate
     c.train.decay_steps = 140  # step at which a cosine would reach 0; 0 = constant
     c.train.weight_decay = 0.0
+    c.train.adam_b1 = 0.9
     c.train.adam_b2 = 0.99
+    c.train.adam_eps = 1e-8
     c.train.grad_clip = 1.0
     c.train.minibatches = 2  # optimiser updates per step
     c.train.micro_batch_tokens = 512  # padded tokens in one forward pass

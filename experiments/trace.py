@@ -38,7 +38,7 @@ def main(command: Command) -> int:
     path = _policy_path(command.options) or settings.policy.path
 
     from experiments.transcript import transcript
-    from mempo_jax.builders.engines import make_collector, make_decoding, make_run_mesh
+    from mempo_jax.builders.engines import make_collector, make_run_mesh
     from mempo_jax.builders.suites import make_suite
     from mempo_jax.rollout.collect import Job
     from mempo_jax.rollout.http_client import ServerError
@@ -50,7 +50,7 @@ def main(command: Command) -> int:
     jobs = [Job(task, n, settings.seed, "trace", 0) for n in range(SAMPLES)]
     try:
         engine.set_params(policy.params)
-        made = collector.run(jobs, make_decoding(settings))
+        made = collector.run(jobs, settings.sampling)
     except ServerError as error:
         raise ConfigError(str(error)) from error
     print("\n".join(transcript(made, temperature=settings.sampling.temperature)))

@@ -16,12 +16,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mempo_jax.builders.engines import make_decoding, make_engine, make_run_mesh
+from mempo_jax.builders.engines import make_engine, make_run_mesh
 from mempo_jax.builders.policies import Policy, load_policy, read_config
 from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import RunConfig, from_config
 from mempo_jax.envs import Environment, Episode, Question, StepResult, Task, TaskSuite
-from mempo_jax.memory import Bank
+from mempo_jax.memory import Bank, BankConfig
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError
@@ -159,13 +159,14 @@ class Agent:
 
         def make(job: Job) -> Episode:
             s = self.settings
-            limits, weights = s.episode(), s.reward.weights()
-            return _Watched(env, job.task, bank, limits, s.context, weights, on_turn)
+            turns = s.sampling.max_turns
+            return _Watched(env, job.task, bank, turns, s.context, s.reward, on_turn)
 
         limit = self.settings.env.step_timeout_s
         foresee = self._advised.foresee
         collector = Collector(self._engine, self._tokenizer, make, limit, foresee)
-        decoding = make_decoding(self.settings, greedy=greedy)
+        sampling = self.settings.sampling
+        decoding = sampling.greedy if greedy else sampling
         [trajectory] = collector.run([job], decoding)
         self._bank, self._runs = bank, self._runs + 1
         if self._directory is not None:
@@ -189,18 +190,19 @@ class Agent:
     def _open(self, directory: str | os.PathLike | None) -> Bank:
         """The bank of a directory; an empty one where nothing is there."""
         embedder = self.settings.memory.make_embedder()
-        config, advice = self.settings.memory.bank(), self._advised.callables
+        config, advice = self.settings.memory, self._advised.callables
         if directory is None:
             return Bank(config, embedder, "", **advice)
         try:
             bank = Bank.load(directory, embedder, **advice)
         except FileNotFoundError:
             return Bank(config, embedder, "", **advice)
-        old, new = dataclasses.asdict(bank.config), dataclasses.asdict(config)
+        fields = [field.name for field in dataclasses.fields(BankConfig)]
         changed = [
-            f"{name} {old[name]!r} there, {value!r} here"
-            for name, value in new.items()
-            if old[name] != value
+            f"{name} {getattr(bank.config, name)!r} there, "
+            f"{getattr(config, name)!r} here"
+            for name in fields
+            if getattr(bank.config, name) != getattr(config, name)
         ]
         if changed:
             raise ConfigError(

@@ -24,11 +24,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mempo_jax.core.credit import CreditConfig
+from mempo_jax.core.objective import AGGREGATIONS, AUX_KEYS, IMPORTANCE_KEYS
 from mempo_jax.envs.adapters import ADAPTERS, AdapterConfig
 from mempo_jax.envs.babi import BabiConfig
 from mempo_jax.envs.context import ContextConfig
 from mempo_jax.envs.dialogue import DialogueConfig
-from mempo_jax.envs.episode import EpisodeSettings
 from mempo_jax.envs.factbook import FactbookConfig
 from mempo_jax.envs.ledger import LedgerConfig
 from mempo_jax.envs.multi_qa import MultiQaConfig
@@ -36,13 +36,15 @@ from mempo_jax.envs.reward import RewardConfig
 from mempo_jax.envs.tools import ToolConfig
 from mempo_jax.memory import BankConfig, Embedder, make_embedder
 from mempo_jax.models.attention import IMPLEMENTATIONS
-from mempo_jax.models.lora import Lora
+from mempo_jax.models.lora import LoraConfig
 from mempo_jax.rollout.http_engine import check_directory, read_call
+from mempo_jax.rollout.sampler import Decoding
 from mempo_jax.settings import ConfigError, build
 
 SUITES = ("ledger", "babi", "dialogue", "multi_qa", "factbook", *ADAPTERS)
 DTYPES = ("float32", "bfloat16")
 JUDGES = ("lexical", "always", "policy")
+KL_SCOPES = ("all", "ops")
 SUMMARIES = ("truncate", "policy")
 EMBEDDERS = ("static", "hashing", "sentence_transformers")
 
@@ -78,21 +80,16 @@ class EnvConfig:
         require(ok, "env.step_timeout_s", "> 0 seconds", self.step_timeout_s)
 
 
-@dataclasses.dataclass(frozen=True)
-class MemoryConfig:
-    enabled: bool
-    capacity: int
-    retrieval_top_k: int
-    oversample: int
-    mmr_lambda: float
-    merge_threshold: float
-    judge: str
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryConfig(BankConfig):
+    """The bank's own fields, and how its judge, embedder and summaries are made.
+
+    Fields have no defaults here, whatever ``BankConfig`` alone has: ``settings.build``
+    wants each of them.
+    """
+
     embedder: str
     embedder_model: str
-    ann_threshold: int
-    max_entry_chars: int
-    merge_max_chars: int
-    max_ops_per_turn: int
     judge_adds_prompt: str
     judge_changes_prompt: str
     judge_yes: str
@@ -102,7 +99,10 @@ class MemoryConfig:
     summarise_tokens: int
 
     def __post_init__(self) -> None:
-        self.bank()
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            raise ConfigError(f"config.memory: {error}") from error
         require(self.judge in JUDGES, "memory.judge", f"one of {JUDGES}", self.judge)
         ok = self.summarise in SUMMARIES
         require(ok, "memory.summarise", f"one of {SUMMARIES}", self.summarise)
@@ -123,38 +123,6 @@ class MemoryConfig:
         except (ValueError, OSError, ImportError) as error:
             raise ConfigError(f"config.memory.embedder: {error}") from error
 
-    def bank(self) -> BankConfig:
-        """The bank's own settings; every bank field comes from this section."""
-        names = [f.name for f in dataclasses.fields(BankConfig)]
-        try:
-            return BankConfig(**{name: getattr(self, name) for name in names})
-        except ValueError as error:
-            raise ConfigError(f"config.memory: {error}") from error
-
-
-@dataclasses.dataclass(frozen=True)
-class RewardSection:
-    function: str
-    task_weight: float
-    malformed: float
-    duplicate: float
-    overflow: float
-    write_cost: float
-    penalty_floor: float
-    efficiency_size: float
-    efficiency_hits: float
-    outcome_gate: bool
-
-    def __post_init__(self) -> None:
-        self.weights()
-        module, colon, name = self.function.partition(":")
-        ok = not self.function or (module and colon and name and ":" not in name)
-        require(ok, "reward.function", "'package.module:function'", self.function)
-
-    def weights(self) -> RewardConfig:
-        names = [f.name for f in dataclasses.fields(RewardConfig)]
-        return RewardConfig(**{name: getattr(self, name) for name in names})
-
 
 @dataclasses.dataclass(frozen=True)
 class NanoConfig:
@@ -172,24 +140,6 @@ class NanoConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class LoraSection:
-    rank: int
-    alpha: float
-    targets: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        require(self.rank >= 0, "policy.lora.rank", "at least 0 (0: off)", self.rank)
-        try:
-            Lora(max(self.rank, 1), self.alpha, self.targets)
-        except ValueError as error:
-            raise ConfigError(f"config.policy.lora: {error}") from error
-
-    def adapters(self) -> Lora | None:
-        """None: all weights are trained."""
-        return Lora(self.rank, self.alpha, self.targets) if self.rank else None
-
-
-@dataclasses.dataclass(frozen=True)
 class PolicyConfig:
     path: str
     ref_path: str
@@ -198,7 +148,7 @@ class PolicyConfig:
     compute_dtype: str
     attention: str
     remat: bool
-    lora: LoraSection
+    lora: LoraConfig
     nano: NanoConfig
 
     def __post_init__(self) -> None:
@@ -387,20 +337,23 @@ def check_stale(
 
 
 @dataclasses.dataclass(frozen=True)
-class SamplingConfig:
+class SamplingConfig(Decoding):
+    """How groups are sampled; as ``Decoding``, how their actions are drawn."""
+
     group_size: int
     tasks_per_step: int
-    temperature: float
-    top_p: float
-    top_k: int
     max_turns: int
-    max_new_tokens: int
     slots: int
     decode_chunk: int
     prefill_buckets: tuple[int, ...]
     drop_degenerate: bool
     max_resample_rounds: int
     max_failed_share: float
+
+    @property
+    def greedy(self) -> Decoding:
+        """The most probable token each time, with the same bound on new tokens."""
+        return Decoding(0.0, self.top_p, self.top_k, self.max_new_tokens)
 
     def __post_init__(self) -> None:
         def check(ok: bool, field: str, expected: str) -> None:
@@ -438,6 +391,12 @@ class ObjectiveConfig:
     advantage_eps: float
     advantage_ddof: int
     divide_by_std: bool
+    logit_chunk: int  # tokens whose logits a device holds at one time
+
+    @property
+    def aux_keys(self) -> tuple[str, ...]:
+        """Names of the sums that the loss reports."""
+        return AUX_KEYS + (IMPORTANCE_KEYS if self.importance_cap else ())
 
     def __post_init__(self) -> None:
         def check(ok: bool, field: str, expected: str) -> None:
@@ -446,19 +405,18 @@ class ObjectiveConfig:
         check(0 < self.clip_low < 1, "clip_low", "above 0, below 1")
         check(self.clip_high > 0, "clip_high", "> 0")
         check(self.dual_clip == 0 or self.dual_clip > 1, "dual_clip", "0 or > 1")
-        rules = ("token_mean", "trajectory_mean", "constant")
-        check(self.aggregation in rules, "aggregation", f"one of {rules}")
+        check(self.aggregation in AGGREGATIONS, "aggregation", f"one of {AGGREGATIONS}")
         check(self.constant_length >= 1, "constant_length", "at least 1")
         check(self.kl_coef >= 0, "kl_coef", "at least 0")
         check(self.kl_warmup_steps >= 0, "kl_warmup_steps", "at least 0")
         estimators = ("k1", "k2", "k3")
         check(self.kl_estimator in estimators, "kl_estimator", f"one of {estimators}")
-        scopes = ("all", "ops")
-        check(self.kl_scope in scopes, "kl_scope", f"one of {scopes}")
+        check(self.kl_scope in KL_SCOPES, "kl_scope", f"one of {KL_SCOPES}")
         ok = 0 <= self.importance_cap < math.inf
         check(ok, "importance_cap", "0 (off), or a finite cap > 0")
         check(self.advantage_eps > 0, "advantage_eps", "> 0")
         check(self.advantage_ddof in (0, 1), "advantage_ddof", "0 or 1")
+        check(self.logit_chunk >= 1, "logit_chunk", "at least 1 token")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -468,7 +426,9 @@ class TrainConfig:
     warmup_steps: int
     decay_steps: int
     weight_decay: float
+    adam_b1: float
     adam_b2: float
+    adam_eps: float
     grad_clip: float
     minibatches: int
     micro_batch_tokens: int
@@ -503,7 +463,9 @@ class TrainConfig:
             *("max_skipped_updates", "cold_start_checkpoint_every"),
         ):
             check(getattr(self, field) >= 1, field, "at least 1")
-        check(0 < self.adam_b2 < 1, "adam_b2", "between 0 and 1")
+        for field in ("adam_b1", "adam_b2"):
+            check(0 < getattr(self, field) < 1, field, "between 0 and 1")
+        check(self.adam_eps > 0, "adam_eps", "> 0")
         ok = self.decay_steps == 0 or self.decay_steps > self.warmup_steps
         check(ok, "decay_steps", f"0 or above warmup_steps = {self.warmup_steps}")
         check(self.grad_clip > 0, "grad_clip", "> 0")
@@ -522,7 +484,7 @@ class RunConfig:
     env: EnvConfig
     context: ContextConfig
     memory: MemoryConfig
-    reward: RewardSection
+    reward: RewardConfig
     policy: PolicyConfig
     sampling: SamplingConfig
     engine: EngineConfig
@@ -551,14 +513,6 @@ class RunConfig:
     @property
     def max_segment_tokens(self) -> int:
         return self.context.max_context_tokens + self.sampling.max_new_tokens
-
-    def episode(self) -> EpisodeSettings:
-        return EpisodeSettings(
-            max_turns=self.sampling.max_turns,
-            max_ops_per_turn=self.memory.max_ops_per_turn,
-            max_entry_chars=self.memory.max_entry_chars,
-            retrieval_top_k=self.memory.retrieval_top_k,
-        )
 
 
 def from_config(config: Mapping[str, Any]) -> RunConfig:
@@ -601,9 +555,9 @@ def _ranges(s: RunConfig) -> Iterator[str]:
         if not low <= value <= high:
             because = f" ({why})" if why else ""
             yield f"config.{field} = {value}: {low} to {high} is recommended{because}"
-    if len(s.reward.weights().active()) > 4:
+    if len(s.reward.active()) > 4:
         yield (
-            f"config.reward: {s.reward.weights().active()} are active; more than four "
+            f"config.reward: {s.reward.active()} are active; more than four "
             "components are hard to balance, set one to 0"
         )
     if 0 < s.train.decay_steps < s.train.steps:

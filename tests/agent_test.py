@@ -163,7 +163,7 @@ def test_a_bank_that_the_context_rule_would_never_fill_is_refused(make, tmp_path
 
 
 def test_a_bank_of_other_settings_is_refused(make, agent, tmp_path):
-    other = Bank(agent.settings.memory.bank(), make_embedder("static"), "x")
+    other = Bank(agent.settings.memory, make_embedder("static"), "x")
     other.save(tmp_path / "other")
     with pytest.raises(ValueError, match="embedder 'static"):
         make(bank=tmp_path / "other")

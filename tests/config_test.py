@@ -104,7 +104,7 @@ def test_what_cannot_be_is_refused_with_its_field(changes, message):
 
 def test_efficiency_terms_count_as_components():
     four = settings()
-    assert len(four.reward.weights().active()) == 4
+    assert len(four.reward.active()) == 4
     assert not any("components" in line for line in advice(four))
     five = settings(**{"reward.efficiency_size": 0.05})
     [said] = [line for line in advice(five) if "components" in line]

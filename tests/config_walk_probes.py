@@ -27,10 +27,7 @@ from mempo_jax.training.loop import Trainer
 from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.state import (
     add_updates,
-    advantage_settings,
-    make_optimiser,
-    objective_settings,
-    optimiser_settings,
+    policy_optimiser,
     scheduled_values,
 )
 from mempo_jax.training.step import TrainPrograms
@@ -109,7 +106,7 @@ def bank(settings):
     """Whether ScaNN serves a bank of 300 entries."""
     embedder = make_embedder(settings.memory.embedder)
     texts = [f"cat {i} of {i * i}" for i in range(300)]
-    config = dataclasses.replace(settings.memory.bank(), capacity=0)
+    config = dataclasses.replace(settings.memory, capacity=0)
     index = Bank.from_texts(texts, config, embedder)._table.index
     index.settle()
     return index.blocks[0].approximate
@@ -117,7 +114,7 @@ def bank(settings):
 
 def optimiser(settings):
     """Weights after four updates with a steady and a large gradient."""
-    made = make_optimiser(optimiser_settings(settings))
+    made = policy_optimiser(settings.train)
     params, state = WEIGHTS, made.init(WEIGHTS)
     for scale in (0.1, 3.0, 0.2, 0.1):
         grads = jax.tree.map(lambda x, s=scale: np.full_like(x, s), WEIGHTS)
@@ -133,10 +130,10 @@ def update(settings):
     programs = TrainPrograms(
         step_case.MODEL,
         mesh,
-        make_optimiser(optimiser_settings(settings)),
-        objective_settings(settings),
-        advantage_settings(settings),
+        policy_optimiser(settings.train),
+        settings.objective,
         settings.credit,
+        outcome_gate=settings.reward.outcome_gate,
     )
     params = step_case.new_state().params
     rows, facts = step_case.make_rows(), step_case.make_trajectories()

@@ -36,7 +36,7 @@ from mempo_jax.distributed.placement import (
 from mempo_jax.envs import Episode, TaskSuite
 from mempo_jax.memory import closing_tags
 from mempo_jax.rollout.assemble import BatchShapes
-from mempo_jax.rollout.collect import Collector, Decoding, Job
+from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.http_client import JsonClient, ServerError
 from mempo_jax.rollout.http_engine import DirectoryPublisher, HttpEngine, read_call
@@ -265,9 +265,3 @@ def batch_shapes(settings: RunConfig, mesh: Any) -> BatchShapes:
         max_turns=turns,
         max_ops=turns * (settings.memory.max_ops_per_turn + 1),
     )
-
-
-def make_decoding(settings: RunConfig, *, greedy: bool = False) -> Decoding:
-    s = settings.sampling
-    temperature = 0.0 if greedy else s.temperature
-    return Decoding(temperature, s.top_p, s.top_k, s.max_new_tokens)

@@ -210,19 +210,19 @@ def adapt(policy: Policy, settings: RunConfig, mesh: Mesh, purpose: str) -> Poli
     Args:
       purpose: what they are for; with the run's seed it decides how they start.
     """
-    made = settings.policy.lora.adapters()
-    if made is None:
+    adapters_config = settings.policy.lora
+    if not adapters_config.rank:
         return policy
     base = place_params(policy.params, mesh)
     key = jax.random.key(derived_seed("adapters", purpose, settings.seed) % 2**31)
 
     def fresh(key: Any) -> Any:
-        return lora.new_adapters(base, made, key)
+        return lora.new_adapters(base, adapters_config, key)
 
     where = placement.shardings(jax.eval_shape(fresh, key), mesh)
     adapters = jax.jit(fresh, out_shardings=where)(key)
     return dataclasses.replace(
         policy,
-        model=policy.model.with_lora(made),
+        model=policy.model.with_lora(adapters_config),
         params=lora.join(adapters, base),
     )

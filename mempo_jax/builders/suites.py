@@ -84,8 +84,7 @@ def make_expert(suite: TaskSuite, settings: RunConfig) -> ScriptedPolicy:
     """Who demonstrates: the suite's expert, in the form that the context rule asks."""
     expert, context = suite.expert(), settings.context
     if context.rule == "rolling":
-        limits = settings.episode().limits()
-        return RollingExpert(expert, context.rolling_lines, limits)
+        return RollingExpert(expert, context.rolling_lines, settings.memory)
     return expert
 
 
@@ -101,13 +100,12 @@ def make_episodes(
     """
     advised = advised or memory_models.without_policy(settings)
     embedder = settings.memory.make_embedder()
-    bank_config = settings.memory.bank()
-    limits, weights = settings.episode(), settings.reward.weights()
+    max_turns, reward = settings.sampling.max_turns, settings.reward
 
     def make(task: Task, trajectory_id: str, variant: int = 0) -> Episode:
         context = settings.context.variant(variant)
-        bank = Bank(bank_config, embedder, trajectory_id, **advised.callables)
-        return Episode(suite.make(task), task, bank, limits, context, weights)
+        bank = Bank(settings.memory, embedder, trajectory_id, **advised.callables)
+        return Episode(suite.make(task), task, bank, max_turns, context, reward)
 
     return make
 

@@ -1,11 +1,10 @@
 """Pure functions of arrays: advantages, credit, divergences, objective, log-probs."""
 
 from mempo_jax.core.advantages import (
-    AdvantageSettings,
     degenerate,
+    gated_normalise,
     group_advantage,
     group_normalise,
-    outcome_gate,
 )
 from mempo_jax.core.credit import CreditConfig, OpCredit, assign, bonus_scale, to_tokens
 from mempo_jax.core.divergences import kl_coefficient, kl_k1, kl_k2, kl_k3
@@ -18,20 +17,19 @@ from mempo_jax.core.log_probs import (
 from mempo_jax.core.objective import clipped_surrogate, policy_objective
 
 __all__ = [
-    "AdvantageSettings",
     "CreditConfig",
     "OpCredit",
     "assign",
     "bonus_scale",
     "clipped_surrogate",
     "degenerate",
+    "gated_normalise",
     "group_advantage",
     "group_normalise",
     "kl_coefficient",
     "kl_k1",
     "kl_k2",
     "kl_k3",
-    "outcome_gate",
     "policy_objective",
     "shifted_log_probs",
     "shifted_log_probs_and_entropy",

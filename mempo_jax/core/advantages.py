@@ -7,7 +7,6 @@ trajectory with more turns counts once.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 
 import jax.numpy as jnp
@@ -19,16 +18,6 @@ from mempo_jax.types import Array
 NOISE_ULPS = 8  # a reward is a short sum: its rounding error is a few last places
 NOISE_FLOOR = 1e-9  # what is left of components that cancel
 HUGE = 1e9  # from here on squares are taken of scaled rewards
-
-
-@dataclasses.dataclass(frozen=True)
-class AdvantageSettings:
-    """How rewards become advantages; see ``group_normalise`` and ``outcome_gate``."""
-
-    eps: float
-    ddof: int
-    divide_by_std: bool
-    outcome_gate: bool
 
 
 def degenerate(reward: Array, valid: Array | None = None) -> Array:
@@ -84,7 +73,7 @@ def group_normalise(
     return keep(advantage, counted)
 
 
-def outcome_gate(
+def gated_normalise(
     reward: Array,
     task_score: Array,
     valid: Array | None = None,
@@ -130,16 +119,26 @@ def outcome_gate(
 
 
 def group_advantage(
-    reward: Array, task_score: Array, valid: Array, settings: AdvantageSettings
+    reward: Array,
+    task_score: Array,
+    valid: Array,
+    *,
+    eps: float,
+    ddof: int,
+    divide_by_std: bool,
+    outcome_gate: bool,
 ) -> Array:
-    """The advantage [G, S] that ``settings`` ask for."""
-    options = {
-        "eps": settings.eps,
-        "ddof": settings.ddof,
-        "divide_by_std": settings.divide_by_std,
-    }
-    if settings.outcome_gate:
-        return outcome_gate(reward, task_score, valid, **options)
+    """The advantage f32 [G, S]: ``gated_normalise`` if gated, else ``group_normalise``.
+
+    Args:
+      reward, task_score: [G, S].
+      valid: bool [G, S].
+      eps, ddof, divide_by_std: as for ``group_normalise``.
+      outcome_gate: whether groups of equal task scores get no full-size advantage.
+    """
+    options = {"eps": eps, "ddof": ddof, "divide_by_std": divide_by_std}
+    if outcome_gate:
+        return gated_normalise(reward, task_score, valid, **options)
     return group_normalise(reward, valid, **options)
 
 

@@ -15,7 +15,6 @@ from mempo_jax.envs.context import ContextConfig, View
 from mempo_jax.envs.episode import (
     EnvironmentFault,
     Episode,
-    EpisodeSettings,
     EpisodeStatus,
 )
 from mempo_jax.envs.reward import Reward, RewardConfig
@@ -25,7 +24,6 @@ __all__ = [
     "Environment",
     "EnvironmentFault",
     "Episode",
-    "EpisodeSettings",
     "EpisodeStatus",
     "Question",
     "Reward",

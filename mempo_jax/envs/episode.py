@@ -3,13 +3,10 @@
 An ``Episode`` joins an environment, a memory bank of its own, the parser, the context
 rule and the reward. Training, evaluation and demonstrations use this same object; it
 knows nothing of tokens beyond the spans it passes on, and nothing of groups.
-
-Limits of one trajectory.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import time
 from collections.abc import Sequence
@@ -25,25 +22,7 @@ from mempo_jax.envs.reward import (
     finite,
     penalty_counts,
 )
-from mempo_jax.memory import BLOCK, Bank, Grammar, Limits, Op, error_message, parse_ops
-
-
-@dataclasses.dataclass(frozen=True)
-class EpisodeSettings:
-    """Limits of one trajectory: its turns, and what one action may do."""
-
-    max_turns: int
-    max_ops_per_turn: int
-    max_entry_chars: int
-    retrieval_top_k: int
-
-    def limits(self) -> Limits:
-        return Limits(
-            max_ops_per_turn=self.max_ops_per_turn,
-            max_entry_chars=self.max_entry_chars,
-            max_recall_k=self.retrieval_top_k,
-        )
-
+from mempo_jax.memory import BLOCK, Bank, Grammar, Op, error_message, parse_ops
 
 MAX_NOTICES = 2  # different faults of the last turn that the policy is told of
 MAX_NOTICE_CHARS = 120
@@ -71,15 +50,15 @@ class Episode:
         env: Environment,
         task: Task,
         bank: Bank,
-        settings: EpisodeSettings,
+        max_turns: int,
         context: ContextConfig,
         reward: RewardConfig,
     ) -> None:
         self.task, self.bank, self.env = task, bank, env
-        self._settings, self._reward_settings = settings, reward
-        self._context_settings = context
+        self._max_turns, self._reward_config = max_turns, reward
+        self._context_config = context
         grammar = Grammar(block=BLOCK if context.rule == "rolling" else "")
-        self._parse = partial(parse_ops, grammar=grammar, limits=settings.limits())
+        self._parse = partial(parse_ops, grammar=grammar, limits=bank.config)
         self.status = EpisodeStatus.RUNNING
         self.turn = 0
         self.turn_reward: list[float] = []
@@ -198,7 +177,7 @@ class Episode:
         """
         self._move(*self._decided)
         self.turn += 1
-        if not self.done and self.turn >= self._settings.max_turns:
+        if not self.done and self.turn >= self._max_turns:
             self.status = EpisodeStatus.TRUNCATED
 
     def reward(self) -> Reward:
@@ -219,7 +198,7 @@ class Episode:
             log, self.malformed, self.status is EpisodeStatus.OVERFLOW
         )
         shares = efficiency_shares(log, self.bank_sizes, capacity)
-        return compose(score, counts, self._reward_settings, efficiency=shares)
+        return compose(score, counts, self._reward_config, efficiency=shares)
 
     def _run(self, op: Op) -> None:
         bank, span, turn = self.bank, op.token_span, self.turn
@@ -282,7 +261,7 @@ class Episode:
                 f"task {self.task.id}, turn {self.turn}: the environment raised "
                 f"{type(error).__name__}: {error}"
             ) from error
-        self.turn_reward.append(reward * self._reward_settings.task_weight)
+        self.turn_reward.append(reward * self._reward_config.task_weight)
         self._observation = observation
         self._observation_index += 1
         self._moved = True
@@ -291,12 +270,9 @@ class Episode:
             self.status = EpisodeStatus.DONE
 
     def _status_line(self) -> str:
-        shown = self.bank.summary(self._context_settings.summary_titles)
+        shown = self.bank.summary(self._context_config.summary_titles)
         titles = f" ({', '.join(shown.titles)})" if shown.titles else ""
-        return (
-            f"turn {self.turn}/{self._settings.max_turns} memory {shown.active}"
-            f"{titles}: "
-        )
+        return f"turn {self.turn}/{self._max_turns} memory {shown.active}{titles}: "
 
     def _all_results(self) -> str:
         if not self._result_lines:
@@ -304,12 +280,12 @@ class Episode:
         return f"\nrecalled{''.join(self._result_lines)}"
 
     def _reminder(self) -> str:
-        every = self._context_settings.write_reminder_every
+        every = self._context_config.write_reminder_every
         due = every and self._moved and self.turn - self._quiet_since >= every
         if not due:
             return ""
         self._quiet_since = self.turn
-        return f" {self._context_settings.reminder}"
+        return f" {self._context_config.reminder}"
 
     def _reset(self, env: Environment, task: Task) -> str:
         try:

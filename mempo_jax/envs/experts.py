@@ -13,7 +13,7 @@ import re
 import numpy as np
 
 from mempo_jax.envs.base import ScriptedPolicy, Situation
-from mempo_jax.memory import BLOCK, Limits, Op, OpKind, parse_ops
+from mempo_jax.memory import BLOCK, BankConfig, Op, OpKind, parse_ops
 
 _WORD = re.compile(r"\w+")
 
@@ -27,7 +27,7 @@ class RollingExpert:
     which the expert writes.
     """
 
-    def __init__(self, expert: ScriptedPolicy, lines: int, limits: Limits) -> None:
+    def __init__(self, expert: ScriptedPolicy, lines: int, limits: BankConfig) -> None:
         self._expert, self._lines, self._limits = expert, lines, limits
 
     def __call__(self, situation: Situation, rng: np.random.Generator) -> str:

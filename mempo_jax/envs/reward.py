@@ -34,6 +34,8 @@ class RewardConfig:
     penalty_floor: float
     efficiency_size: float
     efficiency_hits: float
+    function: str  # "package.module:name" replaces the task score; "" keeps it
+    outcome_gate: bool  # see ``core.advantages.gated_normalise``
 
     def __post_init__(self) -> None:
         if not 0 < self.task_weight < math.inf:
@@ -49,6 +51,13 @@ class RewardConfig:
                     f"penalty), got {value}"
                 )
         self._check_efficiency()
+        module, colon, name = self.function.partition(":")
+        ok = not self.function or (module and colon and name and ":" not in name)
+        if not ok:
+            raise ValueError(
+                "config.reward.function: expected 'package.module:function', got "
+                f"{self.function!r}"
+            )
 
     def _check_efficiency(self) -> None:
         weights = [getattr(self, field) for field in EFFICIENCY]

@@ -28,7 +28,6 @@ import numpy as np
 
 from mempo_jax.envs import Episode, EpisodeStatus, Task, View
 from mempo_jax.envs.context import ContextConfig
-from mempo_jax.envs.episode import EpisodeSettings
 from mempo_jax.evaluation.baseline_readers import SPEAK, Reader, plain
 from mempo_jax.memory import BLOCK, BankConfig
 from mempo_jax.models.tokenizer import Tokenizer
@@ -93,7 +92,7 @@ class Rule:
     def __init__(
         self,
         reader: Reader,
-        limits: EpisodeSettings,
+        limits: BankConfig,
         context: ContextConfig,
         count_tokens: Callable[[str], int],
     ) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from mempo_jax.builders import memory_models
-from mempo_jax.builders.engines import make_collector, make_decoding, make_run_mesh
+from mempo_jax.builders.engines import make_collector, make_run_mesh
 from mempo_jax.builders.policies import load_policy
 from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import RunConfig
@@ -189,7 +189,7 @@ class Comparison:
         self, name: str, task: Task, actions: Mapping[int, list[str]] | None, how: str
     ) -> ToldTrajectory:
         s = self._settings
-        context, bank = s.context, s.memory.bank()
+        context, bank = s.context, s.memory
         rule: Any = partial(Replay, actions=actions)
         if name != READ_BY_SCRIPT:
             rule = baselines.RULES[name]
@@ -199,7 +199,7 @@ class Comparison:
 
         def make_rule() -> Rule:
             count = partial(_count, tokenizer)
-            return rule(self._reader, s.episode(), context, count)
+            return rule(self._reader, s.memory, context, count)
 
         def make_episode() -> Episode:
             return self._episode(name, task, context, bank)
@@ -212,7 +212,7 @@ class Comparison:
     ) -> list[int] | None:
         """What the trained policy says here; None where its engine has no room."""
         s = self._settings
-        decoding = make_decoding(s, greedy=how == "greedy")
+        decoding = s.sampling.greedy if how == "greedy" else s.sampling
         if len(context) + decoding.max_new_tokens > s.max_segment_tokens:
             return None
         key = Job(task, 0, s.seed, "evaluate", 0).turn_key(turn)
@@ -230,8 +230,8 @@ class Comparison:
         advice = memory_models.without_policy(s).callables
         held = Bank(bank, self._embedder, f"{name}-{task.id}", **advice)
         env = self.suite.make(task)
-        weights = dataclasses.replace(s.reward.weights(), efficiency_size=0.0)
-        return Episode(env, task, held, s.episode(), context, weights)
+        weights = dataclasses.replace(s.reward, efficiency_size=0.0)
+        return Episode(env, task, held, s.sampling.max_turns, context, weights)
 
     def _actions(self, trajectory: Trajectory) -> dict[int, list[str]]:
         """What a policy said, by observation, without its stop tokens."""

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from mempo_jax.builders.engines import make_decoding
 from mempo_jax.config import RunConfig
 from mempo_jax.distributed import hosts
 from mempo_jax.envs import Task, TaskSuite
@@ -59,7 +58,7 @@ def run_held_out(
             success = round(sum(scores) / len(scores), 3)
             progress(stage, len(scores), count, {"success": success})
 
-    how = make_decoding(settings, greedy=greedy)
+    how = settings.sampling.greedy if greedy else settings.sampling
     made = hosts.gather(lambda: collector.run(jobs, how, on_done))
     return list(itertools.chain.from_iterable(made))
 

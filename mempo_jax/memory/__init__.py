@@ -16,7 +16,7 @@ from mempo_jax.memory.entry import (
 from mempo_jax.memory.hygiene import Hygiene
 from mempo_jax.memory.lexical.comparison import Verdict
 from mempo_jax.memory.ops import Op, OpError, OpKind, OpOutcome, OpRecord, error_message
-from mempo_jax.memory.parser import BLOCK, Grammar, Limits, closing_tags, parse_ops
+from mempo_jax.memory.parser import BLOCK, Grammar, closing_tags, parse_ops
 from mempo_jax.memory.persist import BankFileError
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "Grammar",
     "Hit",
     "Hygiene",
-    "Limits",
     "MergeResult",
     "Op",
     "OpError",

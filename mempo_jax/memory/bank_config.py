@@ -33,7 +33,7 @@ class BankConfig:
     enabled: bool = True
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
+        for field in dataclasses.fields(BankConfig):
             _require_kind(field.name, getattr(self, field.name), type(field.default))
         _require(self.capacity >= 0, "capacity", self.capacity, ">= 0 (0: no cap)")
         for name in (

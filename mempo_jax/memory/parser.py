@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import re
 
-from mempo_jax.memory import bank_config
+from mempo_jax.memory.bank_config import BankConfig
 from mempo_jax.memory.ops import Op, OpError, OpKind
 
 # An attribute list stops at the first "<", so no text is scanned twice; the possessive
@@ -50,22 +50,6 @@ class Grammar:
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Bounds of one turn: ops, characters of title plus text, hits of a recall."""
-
-    max_ops_per_turn: int
-    max_entry_chars: int
-    max_recall_k: int
-
-    @classmethod
-    def of(cls, config: bank_config.BankConfig) -> Limits:
-        """The limits that a bank with ``config`` sets."""
-        return cls(
-            config.max_ops_per_turn, config.max_entry_chars, config.retrieval_top_k
-        )
-
-
 def closing_tags(grammar: Grammar | None = None) -> tuple[str, ...]:
     """The tags at which generation of a turn stops."""
     grammar = grammar or Grammar()
@@ -76,7 +60,7 @@ def parse_ops(
     text: str,
     *,
     grammar: Grammar | None = None,
-    limits: Limits | None = None,
+    limits: BankConfig | None = None,
     token_offsets=None,
 ) -> list[Op]:
     """Ops of one turn in order of appearance; free text and thoughts are none.
@@ -93,7 +77,7 @@ def parse_ops(
       of kind ``malformed`` with an ``error``; nothing is raised.
     """
     grammar = grammar or Grammar()
-    limits = limits or Limits.of(bank_config.BankConfig())
+    limits = limits or BankConfig()
     ops = _cap_count(_scan(text, grammar, limits), grammar, limits)
     if token_offsets is None:
         return ops
@@ -126,7 +110,7 @@ class _Tag:
         return self.complete and self.attributes.endswith("/")
 
 
-def _scan(text: str, grammar: Grammar, limits: Limits) -> list[Op]:
+def _scan(text: str, grammar: Grammar, limits: BankConfig) -> list[Op]:
     tags = _pair(_outside_thoughts(_find_tags(text, grammar), grammar))
     enders = _turn_ending(grammar)
     ops, index = [], 0
@@ -215,7 +199,9 @@ def _malformed(tag: _Tag, span, error: str, content: str = "") -> Op:
     return Op(OpKind.MALFORMED, {"tag": tag.name}, content, span, error)
 
 
-def _read_arguments(kind: str, tag: _Tag, limits: Limits) -> tuple[dict, str | None]:
+def _read_arguments(
+    kind: str, tag: _Tag, limits: BankConfig
+) -> tuple[dict, str | None]:
     """Typed arguments of a tag, and what is wrong with them."""
     if kind in (OpKind.ACT, OpKind.ANSWER, OpKind.REWRITE):
         return {}, None
@@ -237,7 +223,7 @@ def _read_arguments(kind: str, tag: _Tag, limits: Limits) -> tuple[dict, str | N
         title = given.get("title", "").strip()
         return ({"title": title} if title else {}), None
     if allowed == "k":
-        return _read_k(given, limits.max_recall_k)
+        return _read_k(given, limits.retrieval_top_k)
     return _read_ids(given, least=2 if kind == OpKind.MERGE else 1)
 
 
@@ -268,7 +254,9 @@ def _read_ids(given: dict, least: int) -> tuple[dict, str | None]:
     return ({"ids": ids}, None) if len(ids) >= least else ({}, OpError.BAD_ARGUMENT)
 
 
-def _content_error(kind: str, content: str, args: dict, limits: Limits) -> str | None:
+def _content_error(
+    kind: str, content: str, args: dict, limits: BankConfig
+) -> str | None:
     if not content and kind not in (OpKind.MERGE, OpKind.DELETE, OpKind.REWRITE):
         return OpError.EMPTY_CONTENT
     if kind in (OpKind.WRITE, OpKind.MERGE):
@@ -277,7 +265,7 @@ def _content_error(kind: str, content: str, args: dict, limits: Limits) -> str |
     return None
 
 
-def _cap_count(ops: list[Op], grammar: Grammar, limits: Limits) -> list[Op]:
+def _cap_count(ops: list[Op], grammar: Grammar, limits: BankConfig) -> list[Op]:
     """Well-formed ops after the first ``max_ops_per_turn`` become malformed."""
     tag_of = {kind: name for name, kind in grammar.kinds().items()}
     kept, count = [], 0

@@ -277,6 +277,7 @@ def _sync(handle: int | None) -> None:
         os.fsync(handle)
 
 
+_CONFIG = tuple(field.name for field in dataclasses.fields(BankConfig))
 _RECORD = tuple(field.name for field in dataclasses.fields(OpRecord))
 _ROWS = 4096  # rows written at a time: saving needs no second copy of the vectors
 
@@ -295,7 +296,7 @@ def save(bank, directory) -> None:
         "embedder": bank.embedder.name,
         "dim": bank.embedder.dim,
         "trajectory_id": bank.trajectory_id,
-        "config": dataclasses.asdict(bank.config),
+        "config": {name: getattr(bank.config, name) for name in _CONFIG},
     }
     parts = {
         "entries": _lines(map(_entry_row, bank.initial_entries)),

@@ -46,7 +46,7 @@ from mempo_jax.models.attention import (
     flat_attention,
 )
 from mempo_jax.models.layers import DecoderConfig, DecoderLayer, Ends, rotation_table
-from mempo_jax.models.lora import Lora, attach
+from mempo_jax.models.lora import LoraConfig, attach
 
 
 class Cache(NamedTuple):
@@ -179,7 +179,7 @@ class LanguageModel:
         *,
         remat: bool = False,
         unroll: bool | None = None,
-        lora: Lora | None = None,
+        lora: LoraConfig | None = None,
         attention: str = "auto",
     ):
         self.config = config
@@ -195,7 +195,7 @@ class LanguageModel:
         self._block = nnx.split(block)[0]
         self._ends = nnx.split(ends)[0]
 
-    def with_lora(self, lora: Lora | None) -> LanguageModel:
+    def with_lora(self, lora: LoraConfig | None) -> LanguageModel:
         """The same decoder with other adapters, or with none."""
         return LanguageModel(
             self.config,

@@ -124,7 +124,7 @@ def save(
     params: Mapping[str, Any],
     tokenizer: Tokenizer,
     *,
-    adapters: lora.Lora | None = None,
+    adapters: lora.LoraConfig | None = None,
     repeat_tied: bool = False,
     fetch: Fetch = fetch_whole,
     write: bool = True,

@@ -44,24 +44,29 @@ PROJECTIONS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Lora:
-    """rank r of the adapters, alpha in the factor alpha / r, and the projections that
-    have one, of ``PROJECTIONS``."""
+class LoraConfig:
+    """rank r of the adapters (0: none, all weights are trained), alpha in the factor
+    alpha / r, and the projections that have one, of ``PROJECTIONS``."""
 
     rank: int
     alpha: float
     targets: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"Lora.rank must be at least 1, got {self.rank}")
+        if self.rank < 0:
+            raise ValueError(
+                "config.policy.lora.rank: expected at least 0 (0: off), got "
+                f"{self.rank}"
+            )
         if not self.alpha > 0:
-            raise ValueError(f"Lora.alpha must be positive, got {self.alpha}")
+            raise ValueError(
+                f"config.policy.lora.alpha: expected above 0, got {self.alpha}"
+            )
         unknown = [name for name in self.targets if name not in PROJECTIONS]
         if unknown or not self.targets or len(set(self.targets)) < len(self.targets):
             raise ValueError(
-                f"Lora.targets must be some of {', '.join(PROJECTIONS)}, each once; "
-                f"got {self.targets}"
+                "config.policy.lora.targets: expected some of "
+                f"{', '.join(PROJECTIONS)}, each once; got {self.targets}"
             )
 
     @property
@@ -72,7 +77,7 @@ class Lora:
 class Adapter(nnx.Module):
     """(x a) b * scale in the dtype of x, for flat x [N, inputs]."""
 
-    def __init__(self, rngs: nnx.Rngs, inputs: int, outputs: int, lora: Lora):
+    def __init__(self, rngs: nnx.Rngs, inputs: int, outputs: int, lora: LoraConfig):
         noise = jax.random.normal(rngs(), (inputs, lora.rank))
         self.a = nnx.Param(noise * inputs**-0.5)
         self.b = nnx.Param(jnp.zeros((lora.rank, outputs)))
@@ -83,7 +88,7 @@ class Adapter(nnx.Module):
         return thin @ self.b[...].astype(x.dtype) * self.scale
 
 
-def attach(block: Any, lora: Lora, rngs: nnx.Rngs) -> None:
+def attach(block: Any, lora: LoraConfig, rngs: nnx.Rngs) -> None:
     """Gives a layer (``layers.Block``) its adapters."""
     for name in lora.targets:
         projection = getattr(getattr(block, PROJECTIONS[name]), name)
@@ -108,7 +113,7 @@ def join(trained: Params, frozen: Params) -> Params:
     return joined
 
 
-def new_adapters(base: Params, lora: Lora, key: Array) -> Params:
+def new_adapters(base: Params, lora: LoraConfig, key: Array) -> Params:
     """Fresh adapters for a base, arrays or shapes; float32, each drawn with its own
     key. Nothing as large as the base is made."""
     adapters: Params = {}
@@ -129,7 +134,7 @@ def merged(
     params: Params,
     path: str,
     layer: int | None,
-    lora: Lora | None,
+    lora: LoraConfig | None,
     fetch: Callable[[Any, int | None], np.ndarray],
 ) -> np.ndarray:
     """One layer of the parameter at ``path`` ("layers/mlp/up/kernel"), or all of it,
@@ -151,7 +156,7 @@ def merged(
     return value + lora.scale * (a @ b)
 
 
-def merge(params: Params, lora: Lora) -> Params:
+def merge(params: Params, lora: LoraConfig) -> Params:
     """W + scale a b in place of each adapted kernel W, on the host; all float32 numpy,
     since a bfloat16 sum would lose most of a small change.
     """
@@ -191,7 +196,7 @@ def save_adapters(
     directory: str | os.PathLike,
     config: DecoderConfig,
     params: Mapping[str, Any],
-    lora: Lora,
+    lora: LoraConfig,
     base: str | os.PathLike,
 ) -> None:
     """Writes the adapters in ``params``; float32.

@@ -34,11 +34,8 @@ from mempo_jax.rollout.sampler import Counters
 from mempo_jax.settings import ConfigError, nearest
 from mempo_jax.training import loss as losses
 from mempo_jax.training.state import (
-    advantage_settings,
     fresh_state,
-    make_optimiser,
-    objective_settings,
-    optimiser_settings,
+    policy_optimiser,
 )
 from mempo_jax.training.step import (
     Accumulator,
@@ -164,7 +161,7 @@ class Lowering:
         hosts: int = 1,
     ) -> None:
         policy = settings.policy
-        adapters = policy.lora.adapters()
+        adapters = policy.lora if policy.lora.rank else None
         self.settings, self.mesh = settings, mesh
         self.engine_mesh = host_mesh(mesh, hosts)
         self._slots = settings.sampling.slots // hosts
@@ -176,7 +173,7 @@ class Lowering:
             lora=adapters,
             attention="xla" if policy.attention == "auto" else policy.attention,
         )
-        self.optimiser = make_optimiser(optimiser_settings(settings))
+        self.optimiser = policy_optimiser(settings.train)
         self.rows = placement.row_sharding(mesh)
         self._engine = EnginePrograms(
             self.model, placement.row_sharding(self.engine_mesh), Counters()
@@ -186,9 +183,9 @@ class Lowering:
             self.model,
             mesh,
             self.optimiser,
-            objective_settings(settings),
-            advantage_settings(settings),
+            settings.objective,
             settings.credit,
+            outcome_gate=settings.reward.outcome_gate,
             pass_tokens=0,  # as elsewhere than on the CPU that compiles this
         )
 
@@ -290,7 +287,7 @@ class Lowering:
         scalar = jax.ShapeDtypeStruct(
             (), jnp.float32, sharding=placement.replicated(self.mesh)
         )
-        keys = objective_settings(self.settings).aux_keys
+        keys = self.settings.objective.aux_keys
         return Accumulator(self._put(wide), scalar, scalar, dict.fromkeys(keys, scalar))
 
     def _put(self, tree: Any) -> Any:
@@ -308,7 +305,8 @@ class Lowering:
         )
         make = functools.partial(
             losses.loss_inputs,
-            advantage=advantage_settings(self.settings),
+            objective=self.settings.objective,
+            outcome_gate=self.settings.reward.outcome_gate,
             credit=self.settings.credit,
         )
         count = jax.ShapeDtypeStruct((facts.valid.size,), jnp.float32)

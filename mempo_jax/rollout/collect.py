@@ -20,7 +20,13 @@ import numpy as np
 from mempo_jax.envs import EnvironmentFault, Episode, EpisodeStatus, Task
 from mempo_jax.envs.reward import RewardError
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.sampler import Generation, Request, Sampler, SamplingFault
+from mempo_jax.rollout.sampler import (
+    Decoding,
+    Generation,
+    Request,
+    Sampler,
+    SamplingFault,
+)
 from mempo_jax.rollout.segments import SegmentBuilder
 from mempo_jax.rollout.time_limits import HungCallError, call_with_limit, nothing
 from mempo_jax.rollout.trajectory import Trajectory
@@ -139,16 +145,6 @@ class Job:
             turn,
         )
         return np.random.SeedSequence(words).generate_state(2, np.uint32)
-
-
-@dataclasses.dataclass(frozen=True)
-class Decoding:
-    """How actions are drawn; temperature 0 is greedy."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    max_new_tokens: int
 
 
 class _Run:

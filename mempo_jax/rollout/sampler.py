@@ -208,6 +208,16 @@ class SampledTurn:
         return next(reached, len(self.tokens))
 
 
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """How actions are drawn; temperature 0 is greedy."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int
+
+
 class SamplingFault(Exception):
     """One request could not be served; it costs its trajectory, the others go on."""
 

@@ -36,10 +36,7 @@ from mempo_jax.settings import ConfigError
 from mempo_jax.training.checkpoints import Checkpoints
 from mempo_jax.training.demonstrations import recorded, scripted
 from mempo_jax.training.state import (
-    advantage_settings,
-    cold_start_optimiser_settings,
-    make_optimiser,
-    objective_settings,
+    cold_start_optimiser,
     state_from_params,
 )
 from mempo_jax.training.step import RunAheadLimit, TrainPrograms
@@ -194,14 +191,14 @@ def cold_start(
     if settings.policy.path:
         policy = adapt(policy, settings, mesh, "cold start")
     segments = demonstration_segments(policy, suite, settings, progress)
-    optimiser = make_optimiser(cold_start_optimiser_settings(settings))
+    optimiser = cold_start_optimiser(settings.train)
     programs = TrainPrograms(
         policy.model,
         mesh,
         optimiser,
-        objective_settings(settings),
-        advantage_settings(settings),
+        settings.objective,
         settings.credit,
+        outcome_gate=settings.reward.outcome_gate,
     )
     trained, frozen = lora.split(policy.params)
     state = state_from_params(trained, optimiser, mesh)

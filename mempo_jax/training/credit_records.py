@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mempo_jax.builders.engines import make_collector, make_decoding
+from mempo_jax.builders.engines import make_collector
 from mempo_jax.builders.policies import Policy
-from mempo_jax.config import RunConfig
-from mempo_jax.core import AdvantageSettings, CreditConfig
+from mempo_jax.config import ObjectiveConfig, RunConfig
+from mempo_jax.core import CreditConfig
 from mempo_jax.distributed.placement import to_host
 from mempo_jax.envs import Task, TaskSuite
 from mempo_jax.models.tokenizer import Tokenizer
@@ -41,7 +41,6 @@ from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.trajectory import TokenCredit, Trajectory, runs_of
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.loss import LossInputs, loss_inputs, token_advantage
-from mempo_jax.training.state import advantage_settings
 from mempo_jax.types import Array, Evidence, Rows, Trajectories
 
 
@@ -51,15 +50,21 @@ class TokenCreditRecorder:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        advantage: AdvantageSettings,
+        objective: ObjectiveConfig,
         credit: CreditConfig,
+        *,
+        outcome_gate: bool,
     ) -> None:
         self._tokenizer = tokenizer
-        self._settings = {"advantage": advantage, "credit": credit}
+        self._config = {
+            "objective": objective,
+            "credit": credit,
+            "outcome_gate": outcome_gate,
+        }
 
     def warm_up(self, arrays: Trajectories) -> None:
         """Compiles for facts of this shape."""
-        _worth(arrays, np.float32(1), **self._settings)
+        _worth(arrays, np.float32(1), **self._config)
 
     def note(
         self,
@@ -86,7 +91,7 @@ class TokenCreditRecorder:
           bonus_scale: that of the step, see ``schedules``.
         """
         scale = np.float32(jax.device_get(bonus_scale))
-        worths = jax.device_get(_worth(arrays, scale, **self._settings))
+        worths = jax.device_get(_worth(arrays, scale, **self._config))
         advantage, weight, bonus, worth = map(np.asarray, worths)
         trained = np.asarray(arrays.valid).reshape(-1)
         max_ops, made = arrays.ops.kind.shape[1], []
@@ -105,19 +110,27 @@ class TokenCreditRecorder:
         return made
 
 
-@partial(jax.jit, static_argnames=("advantage", "credit"))
+@partial(jax.jit, static_argnames=("objective", "credit", "outcome_gate"))
 def _worth(
     arrays: Trajectories,
     bonus_scale: Array,
     *,
-    advantage: AdvantageSettings,
+    objective: ObjectiveConfig,
     credit: CreditConfig,
+    outcome_gate: bool,
 ) -> tuple[Array, Array, Array, Array]:
     """Advantage [N]; weight, bonus and token advantage [N, K + M] of a token of each
     op, then of a token of no op in each turn. Of who does not train the last is 0, as
     its advantage and bonuses are."""
     count = arrays.ops.kind.shape[0]
-    inputs = loss_inputs(arrays, jnp.zeros(count), advantage, credit, bonus_scale)
+    inputs = loss_inputs(
+        arrays,
+        jnp.zeros(count),
+        objective=objective,
+        credit=credit,
+        outcome_gate=outcome_gate,
+        bonus_scale=bonus_scale,
+    )
     rows = _a_token_each(inputs, arrays.turn_reward.shape[1])
     worth, weight = token_advantage(rows, inputs, credit)
     bonus = jnp.pad(inputs.credit.bonus, ((0, 0), (0, arrays.turn_reward.shape[1])))
@@ -167,7 +180,7 @@ def sample_group(
     engine.set_params(policy.params)
     samples = range(settings.sampling.group_size)
     jobs = [Job(task, sample, settings.seed, "trace", 0) for sample in samples]
-    return collector.run(jobs, make_decoding(settings))
+    return collector.run(jobs, settings.sampling)
 
 
 def group_credit(
@@ -184,7 +197,10 @@ def group_credit(
             f"{', '.join(settings.credit.modes)}; see the table of modes in the README"
         )
     crediting = TokenCreditRecorder(
-        tokenizer, advantage_settings(settings), settings.credit
+        tokenizer,
+        settings.objective,
+        settings.credit,
+        outcome_gate=settings.reward.outcome_gate,
     )
     made = crediting(group, assemble_trajectories(group, 1, _shapes(settings)))
     advantage = np.array([credit.advantage for credit in made], np.float32)

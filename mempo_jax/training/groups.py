@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mempo_jax.builders.engines import make_decoding
 from mempo_jax.builders.suites import reward_function
 from mempo_jax.config import RunConfig
 from mempo_jax.core.advantages import degenerate
@@ -32,7 +31,6 @@ from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks
-from mempo_jax.training.state import advantage_settings
 from mempo_jax.training.step_metrics import group_metrics
 from mempo_jax.types import Trajectories
 
@@ -81,7 +79,7 @@ class GroupSampler:
     def warm_up(self, arrays: Trajectories) -> None:
         """Compiles what looks at groups, for facts of this shape."""
         self._dropped(arrays.reward, arrays)
-        group_metrics([arrays], advantage_settings(self._settings))
+        self._metrics([arrays])
 
     def sample(self, step: int) -> Groups:
         """The groups of one step, with the policy that the engine holds.
@@ -107,7 +105,7 @@ class GroupSampler:
             rounds.append(_only(arrays, places))
             places = self._dropped(without_efficiency(kept, arrays.reward), arrays)
         places = self._dropped(arrays.reward, arrays)
-        figures = group_metrics(rounds, advantage_settings(self._settings))
+        figures = self._metrics(rounds)
         groups = len(sampled) // size
         figures["resample_rounds"] = len(rounds) - 1
         figures["groups_resampled"] = groups - sampling.tasks_per_step
@@ -128,12 +126,16 @@ class GroupSampler:
             for sample in range(s.sampling.group_size)
         ]
 
+    def _metrics(self, rounds: Sequence[Trajectories]) -> dict[str, float | None]:
+        gate = self._settings.reward.outcome_gate
+        return group_metrics(rounds, self._settings.objective, outcome_gate=gate)
+
     def _run(self, step: int, round_: int, places: Sequence[int]) -> list[Trajectory]:
         """The groups of these places, each run and rewarded by one of the processes."""
 
         def own() -> list[Trajectory]:
             jobs = self.jobs(step, round_, hosts.share(places))
-            made = self._collector.run(jobs, make_decoding(self._settings))
+            made = self._collector.run(jobs, self._settings.sampling)
             self._apply_reward_function(made)
             return made
 

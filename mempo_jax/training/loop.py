@@ -25,10 +25,7 @@ from mempo_jax.training.credit_records import Prober, TokenCreditRecorder
 from mempo_jax.training.groups import GroupSampler
 from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.state import (
-    advantage_settings,
-    make_optimiser,
-    objective_settings,
-    optimiser_settings,
+    policy_optimiser,
     scheduled_values,
     state_from_params,
 )
@@ -77,7 +74,7 @@ class Trainer:
         self.settings, self.suite = settings, suite
         self._mesh = mesh
         self.engine, self.collector = make_collector(policy, suite, settings, mesh)
-        self.optimiser = make_optimiser(optimiser_settings(settings))
+        self.optimiser = policy_optimiser(settings.train)
         self.programs = self._make_programs(policy, mesh)
         trained, self.frozen = lora.split(policy.params)
         self.state: TrainState = state_from_params(trained, self.optimiser, mesh)
@@ -89,7 +86,10 @@ class Trainer:
             self._reference_programs = self._make_programs(reference, mesh)
         self._shapes = batch_shapes(settings, mesh)
         self._crediting = TokenCreditRecorder(
-            policy.tokenizer, advantage_settings(settings), settings.credit
+            policy.tokenizer,
+            settings.objective,
+            settings.credit,
+            outcome_gate=settings.reward.outcome_gate,
         )
         self._prober = Prober(policy.tokenizer, self._shapes, settings.credit.needs)
         self.groups = GroupSampler(self.collector, suite, settings, self._shapes)
@@ -107,9 +107,9 @@ class Trainer:
             policy.model,
             mesh,
             self.optimiser,
-            objective_settings(settings),
-            advantage_settings(settings),
+            settings.objective,
             settings.credit,
+            outcome_gate=settings.reward.outcome_gate,
         )
 
     @property

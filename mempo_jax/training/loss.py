@@ -5,15 +5,14 @@ Everything here is traced by the programs of ``step``; nothing is compiled here.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 
+from mempo_jax.config import ObjectiveConfig
 from mempo_jax.core import (
-    AdvantageSettings,
     CreditConfig,
     OpCredit,
     assign,
@@ -25,10 +24,7 @@ from mempo_jax.core import (
 )
 from mempo_jax.core.credit import is_memory_op
 from mempo_jax.core.masking import masked_sum
-from mempo_jax.core.objective import AGGREGATIONS, AUX_KEYS, IMPORTANCE_KEYS
 from mempo_jax.types import Array, OpTable, Rows, Trajectories
-
-KL_SCOPES = ("all", "ops")
 
 
 class Model(Protocol):
@@ -47,51 +43,6 @@ class Model(Protocol):
     def devices(self) -> int: ...
 
     def with_rows(self, rows: Any) -> Model: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class ObjectiveSettings:
-    """The loss; see ``core.policy_objective``.
-
-    dual_clip 0 and importance_cap 0 are off; kl_scope "all" counted tokens or those of
-    memory "ops"; constant_length in tokens serves aggregation "constant" alone;
-    logit_chunk is the number of tokens whose logits a device holds at one time.
-    """
-
-    clip_low: float
-    clip_high: float
-    dual_clip: float
-    kl_estimator: str
-    kl_scope: str
-    aggregation: str
-    constant_length: int
-    importance_cap: float
-    logit_chunk: int
-
-    @property
-    def aux_keys(self) -> tuple[str, ...]:
-        """Names of the sums that ``policy_loss`` reports."""
-        return AUX_KEYS + (IMPORTANCE_KEYS if self.importance_cap else ())
-
-    def __post_init__(self) -> None:
-        if self.kl_scope not in KL_SCOPES:
-            raise ValueError(
-                f"kl_scope must be one of {', '.join(KL_SCOPES)}; got {self.kl_scope!r}"
-            )
-        if self.aggregation not in AGGREGATIONS:
-            raise ValueError(
-                f"aggregation must be one of {', '.join(AGGREGATIONS)}; got "
-                f"{self.aggregation!r}"
-            )
-        if self.aggregation == "constant" and self.constant_length < 1:
-            raise ValueError(
-                "constant_length must be at least 1 token with aggregation 'constant', "
-                f"got {self.constant_length}"
-            )
-        if not self.importance_cap >= 0:
-            raise ValueError(
-                f"importance_cap must be at least 0 (0: off), got {self.importance_cap}"
-            )
 
 
 class LossInputs(NamedTuple):
@@ -140,34 +91,61 @@ def count_tokens(batches: Sequence[Rows], valid: np.ndarray) -> np.ndarray:
 def loss_inputs(
     trajectories: Trajectories,
     token_count: Array,
-    advantage: AdvantageSettings,
+    *,
+    objective: ObjectiveConfig,
     credit: CreditConfig,
+    outcome_gate: bool,
     bonus_scale: Array | float = 1.0,
 ) -> LossInputs:
-    """Group advantage and credit of ops, from what happened; bonuses x a scale."""
+    """Group advantages and the credit of memory ops, from what happened.
+
+    Args:
+      trajectories: N = G x S of them.
+      token_count: f32 [N] from ``count_tokens``, over the whole optimiser batch.
+      outcome_gate: see ``core.advantages.gated_normalise``.
+      bonus_scale: factor of all bonuses.
+    """
     t = trajectories
     worth = assign(t.ops, t.turn_reward, t.turn_count, t.valid, credit, t.evidence)
+    advantage = advantages_of(t, objective, outcome_gate)
     return LossInputs(
         ops=t.ops,
         credit=worth._replace(bonus=bonus_scale * worth.bonus),
-        advantage=group_advantage(t.reward, t.task_score, t.valid, advantage).reshape(
-            -1
-        ),
+        advantage=advantage.reshape(-1),
         turn_count=t.turn_count,
         token_count=token_count,
         valid=t.valid.reshape(-1),
     )
 
 
+def advantages_of(
+    trajectories: Trajectories, objective: ObjectiveConfig, outcome_gate: bool
+) -> Array:
+    """The advantage of each trajectory within its group, f32 [G, S].
+
+    Args:
+      outcome_gate: see ``core.advantages.gated_normalise``.
+    """
+    return group_advantage(
+        trajectories.reward,
+        trajectories.task_score,
+        trajectories.valid,
+        eps=objective.advantage_eps,
+        ddof=objective.advantage_ddof,
+        divide_by_std=objective.divide_by_std,
+        outcome_gate=outcome_gate,
+    )
+
+
 def score(
-    model: Model, params: Any, rows: Rows, temperature: Array, chunk_size: int
+    model: Model, params: Any, rows: Rows, temperature: Array, logit_chunk: int
 ) -> tuple[Array, Array]:
     """Log-probs and entropy of counted tokens by the alignment rule, two f32 [B, T]."""
     return shifted_log_probs_and_entropy(
         *_states(model, params, rows),
         rows.tokens,
         temperature=temperature,
-        chunk_size=chunk_size,
+        chunk_size=logit_chunk,
         mask=counted(rows),
         tied=model.tied,
         devices=model.devices,
@@ -201,7 +179,7 @@ def policy_loss(
     inputs: LossInputs,
     kl_coef: Array,
     temperature: Array,
-    objective: ObjectiveSettings,
+    objective: ObjectiveConfig,
     credit: CreditConfig,
 ) -> tuple[Array, Array, dict[str, Array]]:
     """(loss_sum, count, figures) of one micro-batch; see ``core.policy_objective``."""

@@ -5,7 +5,6 @@ What changes from step to step by a schedule alone.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,16 +13,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from mempo_jax.config import RunConfig
+from mempo_jax.config import RunConfig, TrainConfig
 from mempo_jax.core import bonus_scale, kl_coefficient
-from mempo_jax.core.advantages import AdvantageSettings
 from mempo_jax.distributed import placement
 from mempo_jax.distributed.placement import place_params
-from mempo_jax.training.loss import ObjectiveSettings
 from mempo_jax.types import Array, TrainState
-
-LOGIT_CHUNK = 2_048  # tokens whose logits a device holds at one time
-ADAM_B1, ADAM_EPS = 0.9, 1e-8
 
 
 class ScheduledValues(NamedTuple):
@@ -46,61 +40,86 @@ def scheduled_values(step: int, settings: RunConfig) -> ScheduledValues:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class OptimiserSettings:
-    """AdamW after a global-norm clip.
+def policy_optimiser(train: TrainConfig) -> optax.GradientTransformation:
+    """The optimiser of reinforcement learning; each step makes ``minibatches`` updates.
 
-    The rate rises linearly over warmup_steps updates to learning_rate, then stays, or
-    with decay_steps > 0 falls as a cosine to 0 at that update (warm-up included).
-    max_grad_norm clips the norm of the whole gradient; 0 turns that off.
+    Args:
+      train: section ``train``, whose warm-up and decay count steps, not updates.
     """
-
-    learning_rate: float
-    warmup_steps: int
-    decay_steps: int
-    b1: float
-    b2: float
-    eps: float
-    weight_decay: float
-    max_grad_norm: float
+    schedule = learning_rate(
+        train.learning_rate,
+        warmup_updates=train.warmup_steps * train.minibatches,
+        decay_updates=train.decay_steps * train.minibatches,
+    )
+    return make_optimiser(schedule, train)
 
 
-def learning_rate(settings: OptimiserSettings) -> optax.Schedule:
-    """Update number (from 0) -> learning rate."""
-    peak, warmup = settings.learning_rate, settings.warmup_steps
+def cold_start_optimiser(train: TrainConfig) -> optax.GradientTransformation:
+    """The same AdamW with a cosine decay to 0 over the cold start."""
+    schedule = learning_rate(
+        train.cold_start_learning_rate,
+        warmup_updates=min(20, train.cold_start_steps // 10),
+        decay_updates=train.cold_start_steps,
+    )
+    return make_optimiser(schedule, train)
+
+
+def learning_rate(
+    peak: float, *, warmup_updates: int, decay_updates: int
+) -> optax.Schedule:
+    """Update number (from 0) -> learning rate.
+
+    The rate rises linearly to ``peak``, then stays, or falls as a cosine to 0.
+
+    Args:
+      warmup_updates: length of the rise; 0 for none.
+      decay_updates: update at which the cosine reaches 0, warm-up included; 0 for a
+        constant rate.
+    """
     # The first update would be lost at a rate of 0: the rise starts one step in.
-    rise = optax.linear_schedule(peak / (warmup + 1), peak, max(warmup, 1))
-    if settings.decay_steps:
-        if settings.decay_steps <= warmup:
+    rise = optax.linear_schedule(
+        peak / (warmup_updates + 1), peak, max(warmup_updates, 1)
+    )
+    if decay_updates:
+        if decay_updates <= warmup_updates:
             raise ValueError(
-                f"decay_steps must be 0 (constant) or above warmup_steps={warmup}, got "
-                f"{settings.decay_steps}: change either in the optimiser's section"
+                "decay_steps must be 0 (constant) or above warmup_steps="
+                f"{warmup_updates}, got {decay_updates}: change either in config.train"
             )
-        after = optax.cosine_decay_schedule(peak, settings.decay_steps - warmup)
+        after = optax.cosine_decay_schedule(peak, decay_updates - warmup_updates)
     else:
         after = optax.constant_schedule(peak)
-    return optax.join_schedules([rise, after], [warmup]) if warmup else after
+    return (
+        optax.join_schedules([rise, after], [warmup_updates])
+        if warmup_updates
+        else after
+    )
 
 
-def make_optimiser(settings: OptimiserSettings) -> optax.GradientTransformation:
+def make_optimiser(
+    schedule: optax.Schedule, train: TrainConfig
+) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) in float32 throughout.
 
     Moments and updates are float32 whatever the parameters are stored in; add them
-    with ``add_updates``.
+    with ``add_updates``. The norm of the whole gradient is clipped first.
+
+    Args:
+      schedule: update number -> learning rate.
+      train: gives ``adam_*``, ``weight_decay`` and ``grad_clip``.
     """
-    steps = []
-    if settings.max_grad_norm:
-        steps.append(optax.clip_by_global_norm(settings.max_grad_norm))
-    steps.append(
-        optax.adamw(
-            learning_rate(settings),
-            b1=settings.b1,
-            b2=settings.b2,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
+    return _in_float32(
+        optax.chain(
+            optax.clip_by_global_norm(train.grad_clip),
+            optax.adamw(
+                schedule,
+                b1=train.adam_b1,
+                b2=train.adam_b2,
+                eps=train.adam_eps,
+                weight_decay=train.weight_decay,
+            ),
         )
     )
-    return _in_float32(optax.chain(*steps))
 
 
 def add_updates(params: Any, updates: Any) -> Any:
@@ -149,25 +168,6 @@ def state_from_params(
     return jax.jit(copy, out_shardings=placed)(params)
 
 
-def abstract_state(
-    init: Callable[[Array], Any],
-    optimiser: optax.GradientTransformation,
-    mesh: Mesh,
-    table: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
-) -> TrainState:
-    """Shapes, dtypes and shardings of the state: what a checkpoint is read onto."""
-    shapes = jax.eval_shape(
-        lambda key: fresh_state(init(key), optimiser), jax.random.key(0)
-    )
-    return jax.tree.map(
-        lambda leaf, where: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=where
-        ),
-        shapes,
-        placement.shardings(shapes, mesh, table),
-    )
-
-
 def fresh_state(params: Any, optimiser: optax.GradientTransformation) -> TrainState:
     """Step 0 over ``params``."""
     return TrainState(params, optimiser.init(params), jnp.zeros((), jnp.int32))
@@ -185,53 +185,3 @@ def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransforma
 
 def _wide(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
-
-
-def objective_settings(settings: RunConfig) -> ObjectiveSettings:
-    o = settings.objective
-    return ObjectiveSettings(
-        clip_low=o.clip_low,
-        clip_high=o.clip_high,
-        dual_clip=o.dual_clip or None,
-        kl_estimator=o.kl_estimator,
-        kl_scope=o.kl_scope,
-        aggregation=o.aggregation,
-        constant_length=o.constant_length,
-        importance_cap=o.importance_cap,
-        logit_chunk=LOGIT_CHUNK,
-    )
-
-
-def advantage_settings(settings: RunConfig) -> AdvantageSettings:
-    o = settings.objective
-    return AdvantageSettings(
-        eps=o.advantage_eps,
-        ddof=o.advantage_ddof,
-        divide_by_std=o.divide_by_std,
-        outcome_gate=settings.reward.outcome_gate,
-    )
-
-
-def optimiser_settings(settings: RunConfig) -> OptimiserSettings:
-    t = settings.train
-    return OptimiserSettings(
-        learning_rate=t.learning_rate,
-        warmup_steps=t.warmup_steps * t.minibatches,
-        decay_steps=t.decay_steps * t.minibatches,
-        b1=ADAM_B1,
-        b2=t.adam_b2,
-        eps=ADAM_EPS,
-        weight_decay=t.weight_decay,
-        max_grad_norm=t.grad_clip,
-    )
-
-
-def cold_start_optimiser_settings(settings: RunConfig) -> OptimiserSettings:
-    """The same AdamW with a cosine decay to 0 over the cold start."""
-    t = settings.train
-    return dataclasses.replace(
-        optimiser_settings(settings),
-        learning_rate=t.cold_start_learning_rate,
-        warmup_steps=min(20, t.cold_start_steps // 10),
-        decay_steps=t.cold_start_steps,
-    )

@@ -27,13 +27,13 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from mempo_jax.config import RunConfig
-from mempo_jax.core import AdvantageSettings, CreditConfig
+from mempo_jax.config import ObjectiveConfig, RunConfig
+from mempo_jax.core import CreditConfig
 from mempo_jax.distributed import placement
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
 from mempo_jax.training import loss as losses
-from mempo_jax.training.loss import LossInputs, Model, ObjectiveSettings
+from mempo_jax.training.loss import LossInputs, Model
 from mempo_jax.training.state import add_updates, fresh_state
 from mempo_jax.types import Array, Rows, TrainState, Trajectories
 
@@ -80,6 +80,113 @@ def scan_row_chunks(
         return one(sums, batch)
     split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
     return jax.lax.scan(lambda sums, part: (one(sums, part), None), sums, split)[0]
+
+
+def zero_sums(model: Model, keys: tuple[str, ...]) -> Accumulator:
+    """An empty accumulator for what is trained of ``model``.
+
+    Args:
+      keys: names of the sums that the loss reports.
+    """
+    trained, _ = lora.split(jax.eval_shape(model.init, jax.random.key(0)))
+    grads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained)
+    return Accumulator(
+        grads, jnp.zeros(()), jnp.zeros(()), {key: jnp.zeros(()) for key in keys}
+    )
+
+
+def accumulate_gradient(
+    params: Any,
+    sums: Accumulator,
+    rows: Rows,
+    old_log_probs: Array,
+    ref_log_probs: Array,
+    inputs: LossInputs,
+    kl_coef: Array,
+    temperature: Array,
+    *,
+    model: Model,
+    objective: ObjectiveConfig,
+    credit: CreditConfig,
+    pass_tokens: int,
+) -> Accumulator:
+    """Adds the policy loss of one micro-batch, and its gradient, to ``sums``.
+
+    Args:
+      params: the policy's, frozen ones included.
+      rows: B segments of T tokens.
+      old_log_probs: f32 [B, T], by the policy before the step.
+      ref_log_probs: f32 [B, T], by the frozen reference.
+      inputs: group advantages and credit of the whole optimiser batch.
+      kl_coef: scalar.
+      temperature: scalar, that of sampling.
+      pass_tokens: see ``scan_row_chunks``.
+    """
+
+    def one(sums: Accumulator, part: Any) -> Accumulator:
+        def loss(params: Any) -> tuple[Array, Array, dict[str, Array]]:
+            return losses.policy_loss(
+                model,
+                params,
+                *part,
+                inputs,
+                kl_coef,
+                temperature,
+                objective,
+                credit,
+            )
+
+        return add(sums, loss, params)
+
+    batch = rows, old_log_probs, ref_log_probs
+    return scan_row_chunks(one, sums, batch, pass_tokens)
+
+
+def accumulate_supervised(
+    params: Any,
+    sums: Accumulator,
+    rows: Rows,
+    *,
+    model: Model,
+    logit_chunk: int,
+    pass_tokens: int,
+) -> Accumulator:
+    """Adds the cross-entropy of one micro-batch, and its gradient, to ``sums``."""
+
+    def one(sums: Accumulator, part: Rows) -> Accumulator:
+        def loss(params: Any) -> tuple[Array, Array, dict[str, Array]]:
+            return losses.supervised_loss(model, params, part, logit_chunk)
+
+        return add(sums, loss, params)
+
+    return scan_row_chunks(one, sums, rows, pass_tokens)
+
+
+def apply_update(
+    state: TrainState, sums: Accumulator, *, optimiser: optax.GradientTransformation
+) -> tuple[TrainState, dict[str, Array]]:
+    """One optimiser step on the accumulated gradient; see ``TrainPrograms.apply``."""
+    divisor = jnp.maximum(sums.count, 1)
+    loss = sums.loss_sum / divisor
+    grads = jax.tree.map(lambda grad: grad / divisor, sums.grads)
+    norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+    empty = sums.count == 0
+    updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
+    new = TrainState(add_updates(state.params, updates), opt_state, state.step + 1)
+    use = finite & ~empty
+    # Chosen by where, so that a bad update leaves every leaf as it was.
+    state = jax.tree.map(lambda a, b: jnp.where(use, a, b), new, state)
+    tokens = jnp.maximum(sums.aux["tokens"], 1)
+    means = {k: v / tokens for k, v in sums.aux.items() if k != "tokens"}
+    return state, means | {
+        "loss": loss,
+        "grad_norm": norm,
+        "count": sums.count,
+        "tokens": sums.aux["tokens"],
+        "skipped": ~finite,
+        "empty": empty,
+    }
 
 
 def dummy_trajectories(settings: RunConfig, shapes: BatchShapes) -> Trajectories:
@@ -151,7 +258,8 @@ class TrainPrograms:
     the state are those of what is trained: the adapters of a model that has some
     (``models.lora``), else all of it.
 
-    pass_tokens: see ``accumulating.in_passes``; None: as is best here.
+    pass_tokens: see ``scan_row_chunks``; None: as is best here.
+    outcome_gate: see ``core.advantages.gated_normalise``.
     """
 
     def __init__(
@@ -159,9 +267,10 @@ class TrainPrograms:
         model: Model,
         mesh: Mesh,
         optimiser: optax.GradientTransformation,
-        objective: ObjectiveSettings,
-        advantage: AdvantageSettings,
+        objective: ObjectiveConfig,
         credit: CreditConfig,
+        *,
+        outcome_gate: bool,
         table: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
         pass_tokens: int | None = None,
     ):
@@ -173,7 +282,7 @@ class TrainPrograms:
         self._optimiser = optimiser
         self._rows = placement.row_sharding(mesh)
         self._model = model.with_rows(self._rows) if mesh.size > 1 else model
-        self._whole = placement.replicated(mesh)
+        self._replicated = placement.replicated(mesh)
         shapes = jax.eval_shape(model.init, jax.random.key(0))
         trained, _ = lora.split(shapes)
         self._params = placement.shardings(shapes, mesh, table)
@@ -182,7 +291,7 @@ class TrainPrograms:
             mesh,
             table,
         )
-        self._compile(objective, advantage, credit)
+        self._compile(objective, credit, outcome_gate)
 
     def jitted(self) -> dict[str, Any]:
         """The jitted functions by name, for lowering them without arrays."""
@@ -213,7 +322,7 @@ class TrainPrograms:
           bonus_scale: of all bonuses, from ``core.bonus_scale``.
         """
         arrays = self._put((trajectories, token_count))
-        return self._loss_inputs(*arrays, self._scalar(bonus_scale))
+        return self._loss_inputs(*arrays, bonus_scale=self._scalar(bonus_scale))
 
     def score(self, params: Any, rows: Rows, temperature: float) -> tuple[Array, Array]:
         """Log-probs of the counted tokens and entropy of what they were drawn from.
@@ -282,101 +391,63 @@ class TrainPrograms:
         return self._apply(state, accumulator)
 
     def _compile(
-        self,
-        objective: ObjectiveSettings,
-        advantage: AdvantageSettings,
-        credit: CreditConfig,
+        self, objective: ObjectiveConfig, credit: CreditConfig, outcome_gate: bool
     ) -> None:
-        model, chunk = self._model, objective.logit_chunk
-        rows, whole, params = self._rows, self._whole, self._params
+        rows, whole, params = self._rows, self._replicated, self._params
         sums = Accumulator(self._state.params, whole, whole, whole)
-
-        def loss_inputs(trajectories, token_count, scale):
-            given = trajectories, token_count, advantage, credit, scale
-            return losses.loss_inputs(*given)
-
-        def score(params, rows, temperature):
-            return losses.score(model, params, rows, temperature, chunk)
-
-        def accumulate(params, sums, rows, old, ref, *rest):
-            def one(sums, part):
-                given = *part, *rest, objective, credit
-                return add(sums, lambda p: losses.policy_loss(model, p, *given), params)
-
-            return scan_row_chunks(one, sums, (rows, old, ref), self._pass)
-
-        def supervised(params, sums, rows):
-            def one(sums, part):
-                given = part, chunk
-                return add(
-                    sums, lambda p: losses.supervised_loss(model, p, *given), params
-                )
-
-            return scan_row_chunks(one, sums, rows, self._pass)
-
-        self._loss_inputs = jax.jit(loss_inputs, out_shardings=whole)
+        # Bound by keyword: what jit traces are the named functions of this module.
+        self._loss_inputs = jax.jit(
+            partial(
+                losses.loss_inputs,
+                objective=objective,
+                credit=credit,
+                outcome_gate=outcome_gate,
+            ),
+            out_shardings=whole,  # small, and every device lays it on its own rows
+        )
         self._score = jax.jit(
-            score, in_shardings=(params, rows, whole), out_shardings=rows
+            partial(losses.score, self._model, logit_chunk=objective.logit_chunk),
+            in_shardings=(params, rows, whole),
+            out_shardings=rows,
         )
         self._zeros, self._supervised_zeros = (
-            jax.jit(partial(self._trace_zeros, keys), out_shardings=sums)
+            jax.jit(partial(zero_sums, self._model, keys), out_shardings=sums)
             for keys in (objective.aux_keys, ("tokens",))
         )
         self._accumulate = jax.jit(
-            accumulate,
+            partial(
+                accumulate_gradient,
+                model=self._model,
+                objective=objective,
+                credit=credit,
+                pass_tokens=self._pass,
+            ),
             in_shardings=(params, sums, rows, rows, rows, whole, whole, whole),
             out_shardings=sums,
-            donate_argnums=1,
+            donate_argnums=1,  # the old sums' memory holds the new ones
         )
         self._supervised = jax.jit(
-            supervised,
+            partial(
+                accumulate_supervised,
+                model=self._model,
+                logit_chunk=objective.logit_chunk,
+                pass_tokens=self._pass,
+            ),
             in_shardings=(params, sums, rows),
             out_shardings=sums,
             donate_argnums=1,
         )
         self._apply = jax.jit(
-            self._trace_apply,
+            partial(apply_update, optimiser=self._optimiser),
             in_shardings=(self._state, sums),
             out_shardings=(self._state, whole),
             donate_argnums=0,  # no result could use the gradient's memory
         )
 
-    def _trace_zeros(self, keys: tuple[str, ...]) -> Accumulator:
-        shapes = jax.eval_shape(self._model.init, jax.random.key(0))
-        trained, _ = lora.split(shapes)
-        grads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained)
-        return Accumulator(
-            grads, jnp.zeros(()), jnp.zeros(()), {key: jnp.zeros(()) for key in keys}
-        )
-
-    def _trace_apply(self, state: TrainState, sums: Accumulator):
-        divisor = jnp.maximum(sums.count, 1)
-        loss = sums.loss_sum / divisor
-        grads = jax.tree.map(lambda grad: grad / divisor, sums.grads)
-        norm = optax.tree.norm(grads)
-        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-        empty = sums.count == 0
-        updates, opt_state = self._optimiser.update(
-            grads, state.opt_state, state.params
-        )
-        new = TrainState(add_updates(state.params, updates), opt_state, state.step + 1)
-        use = finite & ~empty
-        state = jax.tree.map(lambda a, b: jnp.where(use, a, b), new, state)
-        tokens = jnp.maximum(sums.aux["tokens"], 1)
-        means = {k: v / tokens for k, v in sums.aux.items() if k != "tokens"}
-        return state, means | {
-            "loss": loss,
-            "grad_norm": norm,
-            "count": sums.count,
-            "tokens": sums.aux["tokens"],
-            "skipped": ~finite,
-            "empty": empty,
-        }
-
     def _scalar(self, value: Any) -> Array:
         if not isinstance(value, jax.Array):
             value = np.float32(value)
-        return placement.put(value, self._whole)
+        return placement.put(value, self._replicated)
 
     def _put(self, tree: Any) -> Any:
-        return placement.put(tree, self._whole)
+        return placement.put(tree, self._replicated)

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mempo_jax.core.advantages import AdvantageSettings, degenerate, group_advantage
+from mempo_jax.config import ObjectiveConfig
+from mempo_jax.core.advantages import degenerate
 from mempo_jax.core.divergences import LOG_RATIO_BOUND
 from mempo_jax.core.masking import masked_mean, masked_sum
 from mempo_jax.distributed.placement import to_host
-from mempo_jax.training.loss import counted
+from mempo_jax.training.loss import advantages_of, counted
 from mempo_jax.types import (
     MEMORY_KINDS,
     Array,
@@ -177,7 +178,10 @@ def mean_figures(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def group_metrics(
-    rounds: Sequence[Trajectories], settings: AdvantageSettings
+    rounds: Sequence[Trajectories],
+    objective: ObjectiveConfig,
+    *,
+    outcome_gate: bool,
 ) -> dict[str, float | None]:
     """What the groups of a step look like, before any is dropped.
 
@@ -189,7 +193,10 @@ def group_metrics(
     Args:
       rounds: facts of each round of sampling, the groups of other rounds invalid.
     """
-    made = [jax.device_get(_group_figures(arrays, settings)) for arrays in rounds]
+    made = [
+        jax.device_get(_group_figures(arrays, objective, outcome_gate))
+        for arrays in rounds
+    ]
     groups = [int(arrays.valid.any(axis=1).sum()) for arrays in rounds]
     members = [int(arrays.valid.sum()) for arrays in rounds]
     figures = {
@@ -216,10 +223,12 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-@functools.partial(jax.jit, static_argnames="settings")
-def _group_figures(arrays: Trajectories, settings: AdvantageSettings):
+@functools.partial(jax.jit, static_argnames=("objective", "outcome_gate"))
+def _group_figures(
+    arrays: Trajectories, objective: ObjectiveConfig, outcome_gate: bool
+):
     facts = arrays.reward, arrays.task_score, arrays.valid
-    figures = group_figures(*facts, group_advantage(*facts, settings))
+    figures = group_figures(*facts, advantages_of(arrays, objective, outcome_gate))
     return figures, memory_sums(arrays.ops, arrays.valid.reshape(-1))
 
 

@@ -16,7 +16,7 @@ from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.distributed import placement
 from mempo_jax.models import hf, lora
-from mempo_jax.models.lora import Lora
+from mempo_jax.models.lora import LoraConfig
 from mempo_jax.runs.directory import RunDir
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import checks
@@ -34,7 +34,7 @@ from tests.training.step_case import (
 )
 
 TARGETS = ("query", "down")
-LORA = Lora(rank=2, alpha=4.0, targets=TARGETS)
+LORA = LoraConfig(rank=2, alpha=4.0, targets=TARGETS)
 MODEL = DECODER.with_lora(LORA)
 
 

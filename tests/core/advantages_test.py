@@ -13,7 +13,7 @@ from mempo_jax.core import advantages
 RULES = ("eps", "ddof", "divide_by_std")
 degenerate = jax.jit(advantages.degenerate)
 group_normalise = jax.jit(advantages.group_normalise, static_argnames=RULES)
-outcome_gate = jax.jit(advantages.outcome_gate, static_argnames=RULES)
+gated_normalise = jax.jit(advantages.gated_normalise, static_argnames=RULES)
 
 
 def test_hand_numbers():
@@ -140,14 +140,14 @@ def test_penalties_alone_make_no_full_size_advantage():
     penalty = -0.01 * np.arange(10, 18)[None]
     score = np.zeros((1, 8))
     assert np.abs(group_normalise(penalty)).max() > 1.4
-    gated = np.asarray(outcome_gate(penalty, score))
+    gated = np.asarray(gated_normalise(penalty, score))
     np.testing.assert_allclose(gated, penalty - penalty.mean(), atol=1e-5)
 
 
 def test_gate_leaves_groups_with_an_outcome_alone():
     score = np.array([[0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
     reward = score + np.array([[0.0, -0.1, 0.0, 0.0], [0.0, -0.1, 0.0, 0.0]])
-    gated = np.asarray(outcome_gate(reward, score))
+    gated = np.asarray(gated_normalise(reward, score))
     np.testing.assert_array_equal(gated[0], np.asarray(group_normalise(reward))[0])
     np.testing.assert_allclose(gated[1], [0.025, -0.075, 0.025, 0.025], atol=1e-5)
 
@@ -156,19 +156,17 @@ def test_gate_never_enlarges_and_ignores_scores_left_out():
     reward = np.array([[0.0, -8.0, 0.0, -8.0, 100.0]])
     valid = np.array([[True, True, True, True, False]])
     score = np.array([[0.0, 0.0, 0.0, 0.0, 1.0]])
-    gated = np.asarray(outcome_gate(reward, score, valid))
+    gated = np.asarray(gated_normalise(reward, score, valid))
     np.testing.assert_allclose(gated, [[1, -1, 1, -1, 0]], atol=1e-4)
 
 
 @pytest.mark.parametrize("gate", [False, True])
 def test_settings_choose_the_rule(gate):
-    settings = advantages.AdvantageSettings(
-        eps=1e-4, ddof=0, divide_by_std=True, outcome_gate=gate
-    )
+    settings = {"eps": 1e-4, "ddof": 0, "divide_by_std": True, "outcome_gate": gate}
     reward, score = np.array([[0.0, -0.1]]), np.zeros((1, 2))
     valid = np.ones((1, 2), bool)
-    result = advantages.group_advantage(reward, score, valid, settings)
-    expected = outcome_gate(reward, score) if gate else group_normalise(reward)
+    result = advantages.group_advantage(reward, score, valid, **settings)
+    expected = gated_normalise(reward, score) if gate else group_normalise(reward)
     np.testing.assert_array_equal(result, expected)
     assert (np.abs(result).max() < 0.1) == gate
 
@@ -181,4 +179,4 @@ def test_wrong_shapes_and_ddof_are_refused():
     with pytest.raises(ValueError, match="ddof"):
         group_normalise(np.zeros((2, 2)), ddof=2)
     with pytest.raises(ValueError, match="task_score"):
-        outcome_gate(np.zeros((2, 2)), np.zeros((2, 1)))
+        gated_normalise(np.zeros((2, 2)), np.zeros((2, 1)))

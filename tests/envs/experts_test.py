@@ -5,10 +5,10 @@ import numpy as np
 from mempo_jax.envs import Situation
 from mempo_jax.envs.experts import RollingExpert
 from mempo_jax.envs.ledger import LedgerExpert
-from mempo_jax.memory import Limits
+from mempo_jax.memory import BankConfig
 
 RNG = np.random.default_rng(0)
-LIMITS = Limits(max_ops_per_turn=4, max_entry_chars=100, max_recall_k=6)
+LIMITS = BankConfig(max_ops_per_turn=4, max_entry_chars=100)
 RECALL = '<mem_recall k="2"> the key</mem_recall>'
 
 
@@ -76,6 +76,6 @@ def test_a_title_leads_its_line_so_that_it_is_found_by_it():
 def test_many_and_long_notes_become_lines_where_the_run_allows_them():
     notes = ["a", "b", "c", "d", "e" * 2_500]
     said = "".join(f"<mem_write>{note}</mem_write>" for note in notes)
-    wide = Limits(max_ops_per_turn=8, max_entry_chars=4_000, max_recall_k=6)
+    wide = BankConfig(max_ops_per_turn=8, max_entry_chars=4_000)
     made = RollingExpert(lambda now, rng: said, 9, wide)(situation("?"), RNG)
     assert made == "<mem>" + "\n".join(notes) + "</mem>"

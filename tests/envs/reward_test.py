@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from mempo_jax.core.advantages import AdvantageSettings, group_advantage
+from mempo_jax.core.advantages import group_advantage
 from mempo_jax.envs.reward import (
     EFFICIENCY,
     PENALTIES,
@@ -22,7 +22,8 @@ NONE = dict.fromkeys(PENALTIES, 0)
 
 def settings(**changes):
     values = dict.fromkeys((*PENALTIES, "penalty_floor", *EFFICIENCY), 0.0)
-    return RewardConfig(**{"task_weight": 1.0, **values, **changes})
+    fixed = {"task_weight": 1.0, "function": "", "outcome_gate": True}
+    return RewardConfig(**{**fixed, **values, **changes})
 
 
 def test_components_are_named_raw_and_weighted():
@@ -134,9 +135,9 @@ def test_in_an_all_failed_group_a_small_bank_is_no_success(gate):
     ]
     reward = np.array([[each.total for each in made]])
     score = np.array([[each.raw["task"] for each in made]])
-    options = AdvantageSettings(eps=1e-4, ddof=0, divide_by_std=True, outcome_gate=gate)
+    options = {"eps": 1e-4, "ddof": 0, "divide_by_std": True, "outcome_gate": gate}
     valid = np.ones((1, 8), bool)
-    got = np.asarray(group_advantage(reward, score, valid, options))
+    got = np.asarray(group_advantage(reward, score, valid, **options))
     assert np.ptp(reward) == pytest.approx(0.07)
     assert np.argmax(got) == 0
     if gate:

@@ -3,7 +3,6 @@
 from mempo_jax.envs import (
     ContextConfig,
     Episode,
-    EpisodeSettings,
     RewardConfig,
     StepResult,
     Task,
@@ -13,6 +12,8 @@ from mempo_jax.memory import Bank, BankConfig, make_embedder
 EMBEDDER = make_embedder("hashing")
 TASK = Task("scripted", "train", 0, 0)
 REWARD = RewardConfig(
+    function="",
+    outcome_gate=True,
     task_weight=1.0,
     malformed=-0.05,
     duplicate=-0.02,
@@ -77,17 +78,21 @@ def limits(**changes):
         "max_entry_chars": 200,
         "retrieval_top_k": 3,
     }
-    return EpisodeSettings(**{**settings, **changes})
+    return {**settings, **changes}
 
 
 def make_episode(env=None, *, bank=None, settings=None, rules=None, reward=REWARD):
+    """An episode on ``TASK``; ``settings`` from ``limits``, whose bounds of a turn are
+    those of a bank that is made here."""
+    bounds = dict(settings or limits())
+    max_turns = bounds.pop("max_turns")
     if bank is None:
-        bank = Bank(BankConfig(retrieval_top_k=3), EMBEDDER, trajectory_id="test")
+        bank = Bank(BankConfig(**bounds), EMBEDDER, trajectory_id="test")
     return Episode(
         env or ScriptedEnv(),
         TASK,
         bank,
-        settings or limits(),
+        max_turns,
         rules or context(),
         reward,
     )

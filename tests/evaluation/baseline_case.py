@@ -45,9 +45,9 @@ def tokenizer():
 
 def episode(name, task, s, env=None):
     context = baselines.context_of(name, s.context)
-    bank = Bank(baselines.bank_of(name, s.memory.bank()), EMBEDDER, name)
+    bank = Bank(baselines.bank_of(name, s.memory), EMBEDDER, name)
     env = env or suite().make(task)
-    return Episode(env, task, bank, s.episode(), context, s.reward.weights())
+    return Episode(env, task, bank, s.sampling.max_turns, context, s.reward)
 
 
 def make_rule(name, s, reader=None, rule=None, **more):
@@ -57,7 +57,7 @@ def make_rule(name, s, reader=None, rule=None, **more):
     def count(text):
         return len(tokenizer().encode(text))
 
-    return rule(reader or LedgerReader(), s.episode(), context, count, **more)
+    return rule(reader or LedgerReader(), s.memory, context, count, **more)
 
 
 def run(name, index=0, s=None, *, env=None, reader=None, rule=None, speak=None, **more):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mempo_jax.memory import (
     BankConfig,
     Grammar,
-    Limits,
     OpError,
     OpKind,
     closing_tags,
@@ -144,7 +143,7 @@ def test_k_over_the_cap_is_clamped_run_and_flagged():
 
 
 def test_limits_come_from_the_config():
-    limits = Limits.of(BankConfig(max_entry_chars=5, max_ops_per_turn=1))
+    limits = BankConfig(max_entry_chars=5, max_ops_per_turn=1)
     text = "<mem_write>12345</mem_write><mem_write>6</mem_write>"
     first, second = parse_ops(text, limits=limits)
     assert first.kind == OpKind.WRITE
@@ -154,7 +153,7 @@ def test_limits_come_from_the_config():
 
 
 def test_the_title_counts_towards_the_length():
-    limits = Limits.of(BankConfig(max_entry_chars=5))
+    limits = BankConfig(max_entry_chars=5)
     (op,) = parse_ops('<mem_write title="123">456</mem_write>', limits=limits)
     assert op.error == OpError.TEXT_TOO_LONG
 

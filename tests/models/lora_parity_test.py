@@ -14,7 +14,9 @@ from tests.models.parity_test import FAMILIES, TOKENIZER, random_params, random_
 
 pytestmark = pytest.mark.parity
 
-LORA = lora.Lora(rank=3, alpha=7.0, targets=("query", "value", "output", "up", "down"))
+LORA = lora.LoraConfig(
+    rank=3, alpha=7.0, targets=("query", "value", "output", "up", "down")
+)
 
 
 @pytest.fixture(params=["llama tied", "qwen2"])

@@ -8,12 +8,12 @@ import pytest
 
 from mempo_jax.models import lora
 from mempo_jax.models.decoder import LanguageModel
-from mempo_jax.models.lora import Lora
+from mempo_jax.models.lora import LoraConfig
 from tests.models.decoder_case import SMALL
 
 CONFIG = dataclasses.replace(SMALL, qkv_bias=True)
-ALL = Lora(rank=3, alpha=6.0, targets=tuple(lora.PROJECTIONS))
-SOME = Lora(rank=2, alpha=5.0, targets=("query", "down"))
+ALL = LoraConfig(rank=3, alpha=6.0, targets=tuple(lora.PROJECTIONS))
+SOME = LoraConfig(rank=2, alpha=5.0, targets=("query", "down"))
 MODEL = LanguageModel(CONFIG, jnp.float32)
 
 

@@ -9,9 +9,9 @@ from mempo_jax.envs import Task
 from mempo_jax.memory import Bank, BankConfig, OpError, closing_tags, error_message
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.nano import build_nano, nano_config
-from mempo_jax.rollout.collect import Collector, Decoding, Job
+from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.engine import Engine
-from mempo_jax.rollout.sampler import Generation
+from mempo_jax.rollout.sampler import Decoding, Generation
 from tests.envs.scripted_env import EMBEDDER, ScriptedEnv, context, limits, make_episode
 from tests.rollout.at_once import AtOnce
 

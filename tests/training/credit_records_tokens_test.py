@@ -11,7 +11,6 @@ from mempo_jax.config import from_config
 from mempo_jax.rollout.assemble import assemble_trajectories, pack
 from mempo_jax.training.credit_records import TokenCreditRecorder
 from mempo_jax.training.loss import count_tokens, counted, loss_inputs, token_advantage
-from mempo_jax.training.state import advantage_settings
 from tests.policy_case import config
 from tests.rollout import tiny
 
@@ -66,8 +65,14 @@ def in_the_loss(played, shapes, arrays, settings):
 
     @jax.jit
     def inputs_of(arrays):
-        advantage, credit = advantage_settings(settings), settings.credit
-        return loss_inputs(arrays, count, advantage, credit, SCALE)
+        return loss_inputs(
+            arrays,
+            count,
+            objective=settings.objective,
+            credit=settings.credit,
+            outcome_gate=settings.reward.outcome_gate,
+            bonus_scale=SCALE,
+        )
 
     @jax.jit
     def on_tokens(rows, inputs):
@@ -104,7 +109,10 @@ def test_a_record_has_the_numbers_of_the_loss(played, modes):
     settings = settings_of(modes)
     shapes, arrays = facts(played, settings)
     crediting = TokenCreditRecorder(
-        tiny.TOKENIZER, advantage_settings(settings), settings.credit
+        tiny.TOKENIZER,
+        settings.objective,
+        settings.credit,
+        outcome_gate=settings.reward.outcome_gate,
     )
     crediting.note(played, arrays, SCALE)
     expected, advantage = in_the_loss(played, shapes, arrays, settings)

@@ -6,19 +6,9 @@ import pytest
 
 from mempo_jax.training import loss
 from mempo_jax.types import Rows
-from tests.training.step_case import ADVANTAGE, CREDIT, make_trajectories
+from tests.training.step_case import CREDIT, OBJECTIVE, make_trajectories
 
-SETTINGS = loss.ObjectiveSettings(
-    clip_low=0.2,
-    clip_high=0.2,
-    dual_clip=0.0,
-    kl_estimator="k3",
-    kl_scope="all",
-    aggregation="token_mean",
-    constant_length=8,
-    importance_cap=0.0,
-    logit_chunk=64,
-)
+SETTINGS = dataclasses.replace(OBJECTIVE, logit_chunk=64)
 
 
 def _rows():
@@ -56,10 +46,10 @@ def test_tokens_are_counted_over_all_micro_batches():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kl_scope": "memory"}, "all, ops"),
+        ({"kl_scope": "memory"}, "kl_scope: expected .*all.*ops"),
         ({"aggregation": "mean"}, "token_mean"),
         ({"aggregation": "constant", "constant_length": 0}, "constant_length"),
-        ({"importance_cap": -1.0}, "importance_cap must be at least 0"),
+        ({"importance_cap": -1.0}, "importance_cap: expected 0"),
         ({"importance_cap": float("nan")}, "importance_cap"),
     ],
 )
@@ -69,10 +59,18 @@ def test_impossible_settings_are_refused(change, message):
 
 
 def test_the_scale_of_bonuses_changes_bonuses_alone():
-    facts, advantage = make_trajectories(), ADVANTAGE
+    facts = make_trajectories()
     tokens = np.ones(facts.valid.size, np.float32)
     whole, half = (
-        loss.loss_inputs(facts, tokens, advantage, CREDIT, scale) for scale in (1, 0.5)
+        loss.loss_inputs(
+            facts,
+            tokens,
+            objective=OBJECTIVE,
+            credit=CREDIT,
+            outcome_gate=True,
+            bonus_scale=scale,
+        )
+        for scale in (1, 0.5)
     )
     assert np.abs(whole.credit.bonus).max() > 0
     np.testing.assert_array_equal(half.credit.bonus, whole.credit.bonus / 2)

@@ -45,8 +45,8 @@ def test_passes_change_no_gradient():
     """Of both losses, with trajectories whose rows lie in different passes."""
     optimiser, mesh, whole = case.build(aggregation="trajectory_mean")
     objective = dataclasses.replace(case.OBJECTIVE, aggregation="trajectory_mean")
-    given = case.MODEL, mesh, optimiser, objective, case.ADVANTAGE, case.CREDIT
-    cut = TrainPrograms(*given, pass_tokens=case.B * case.T // 4)
+    given = case.MODEL, mesh, optimiser, objective, case.CREDIT
+    cut = TrainPrograms(*given, outcome_gate=True, pass_tokens=case.B * case.T // 4)
     rows, facts = case.make_rows(), case.make_trajectories()
     params = case.new_state().params
     inputs = whole.loss_inputs(facts, count_tokens([rows], facts.valid))

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mempo_jax.core import AdvantageSettings, CreditConfig
+from mempo_jax.config import ObjectiveConfig, TrainConfig
+from mempo_jax.core import CreditConfig
 from mempo_jax.distributed import placement
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.training import state as states
-from mempo_jax.training.loss import ObjectiveSettings, count_tokens
+from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.step import TrainPrograms
 from mempo_jax.types import Evidence, Kind, OpTable, Outcome, Rows, Trajectories
 
@@ -31,28 +32,48 @@ CONFIG = DecoderConfig(
     qk_norm=False,
     max_positions=32,
 )
-OPTIMISER = states.OptimiserSettings(
+TRAIN = TrainConfig(
+    steps=1,
     learning_rate=1e-2,
     warmup_steps=0,
     decay_steps=0,
-    b1=0.9,
-    b2=0.99,
-    eps=1e-5,
     weight_decay=0.01,
-    max_grad_norm=1.0,
+    adam_b1=0.9,
+    adam_b2=0.99,
+    adam_eps=1e-5,
+    grad_clip=1.0,
+    minibatches=1,
+    micro_batch_tokens=64,
+    length_buckets=(16,),
+    max_log_prob_gap=1e-3,
+    max_skipped_updates=5,
+    cold_start_steps=0,
+    cold_start_rows=1,
+    cold_start_learning_rate=1e-2,
+    cold_start_checkpoint_every=1,
+    demonstrations=1,
+    demonstrations_path="",
+    checkpoint_every=1,
+    checkpoints_kept=1,
+    checkpoint_best="",
+    eval_tasks=0,
 )
-OBJECTIVE = ObjectiveSettings(
+OBJECTIVE = ObjectiveConfig(
     clip_low=0.2,
     clip_high=0.2,
     dual_clip=0.0,
-    kl_estimator="k3",
-    kl_scope="all",
     aggregation="token_mean",
     constant_length=8,
+    kl_coef=0.02,
+    kl_warmup_steps=0,
+    kl_estimator="k3",
+    kl_scope="all",
     importance_cap=0.0,
+    advantage_eps=1e-4,
+    advantage_ddof=0,
+    divide_by_std=True,
     logit_chunk=1024,
 )
-ADVANTAGE = AdvantageSettings(eps=1e-4, ddof=0, divide_by_std=True, outcome_gate=True)
 CREDIT = CreditConfig(
     modes=("uniform", "attribution"),
     gamma=0.9,
@@ -108,12 +129,14 @@ def build(
 ):
     """Optimiser, mesh and programs, compiled once for all tests of this module."""
     mesh = placement.make_mesh(*axes)
-    settings = dataclasses.replace(OPTIMISER, learning_rate=learning_rate)
+    train = dataclasses.replace(TRAIN, learning_rate=learning_rate)
     objective = dataclasses.replace(
         OBJECTIVE, aggregation=aggregation, logit_chunk=logit_chunk
     )
-    optimiser = states.make_optimiser(settings)
-    programs = TrainPrograms(model, mesh, optimiser, objective, ADVANTAGE, CREDIT)
+    optimiser = states.policy_optimiser(train)
+    programs = TrainPrograms(
+        model, mesh, optimiser, objective, CREDIT, outcome_gate=True
+    )
     return optimiser, mesh, programs
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from mempo_jax.core.advantages import AdvantageSettings
 from mempo_jax.training import step_metrics
 from mempo_jax.types import Kind, Rows
 from tests.training import step_case
@@ -70,19 +69,22 @@ def test_padding_is_what_the_token_mask_leaves_out():
     assert step_metrics.padding_share([]) is None
 
 
+def group_metrics(rounds):
+    return step_metrics.group_metrics(rounds, step_case.OBJECTIVE, outcome_gate=False)
+
+
 def test_the_spread_of_rewards_is_that_of_counted_members():
     facts = step_case.make_trajectories()
     reward = np.array([[0, 1, 0, 1], [5, 5, 5, 99]], np.float32)
     valid = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)
     facts = facts._replace(reward=reward, valid=valid)
     facts = facts._replace(task_score=np.zeros_like(reward))
-    settings = AdvantageSettings(1e-4, 0, True, False)
-    got = step_metrics.group_metrics([facts], settings)
+    got = group_metrics([facts])
     assert got["reward_std_in_group"] == 0.25
     assert got["degenerate_groups"] == 0.5
     assert got["no_outcome_groups"] == 1
     nobody = facts._replace(valid=np.zeros_like(valid))
-    assert set(step_metrics.group_metrics([nobody], settings).values()) == {None}
+    assert set(group_metrics([nobody]).values()) == {None}
 
 
 def test_rounds_of_sampling_count_by_their_groups():
@@ -91,8 +93,7 @@ def test_rounds_of_sampling_count_by_their_groups():
     facts = facts._replace(reward=reward, task_score=np.zeros_like(reward))
     first = facts._replace(valid=np.ones((2, 4), bool))
     second = facts._replace(valid=np.array([[1] * 4, [0] * 4], bool))
-    settings = AdvantageSettings(1e-4, 0, True, False)
-    got = step_metrics.group_metrics([first, second], settings)
+    got = group_metrics([first, second])
     assert got["reward_std_in_group"] == pytest.approx(1 / 3)
     assert got["degenerate_groups"] == pytest.approx(1 / 3)
     assert got["no_outcome_groups"] == 1
@@ -106,11 +107,10 @@ def test_a_memory_that_is_filled_and_never_read_shows():
     kind[:2, 1] = Kind.RECALL
     kind[7] = Kind.WRITE  # left out
     facts = facts._replace(ops=facts.ops._replace(kind=kind))
-    settings = AdvantageSettings(1e-4, 0, True, False)
-    got = step_metrics.group_metrics([facts], settings)
+    got = group_metrics([facts])
     assert got["write_only_rate"] == pytest.approx(2 / 7)
     assert got["recalls_per_write"] == pytest.approx(2 / 4)
-    twice = step_metrics.group_metrics([facts, facts], settings)
+    twice = group_metrics([facts, facts])
     assert twice["write_only_rate"] == pytest.approx(2 / 7)
     idle = facts._replace(ops=facts.ops._replace(kind=np.full_like(kind, Kind.SKIP)))
-    assert step_metrics.group_metrics([idle], settings)["recalls_per_write"] is None
+    assert group_metrics([idle])["recalls_per_write"] is None
