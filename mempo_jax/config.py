@@ -15,12 +15,14 @@ field recommends come back as warnings from ``advice``.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import os
 import pathlib
 import urllib.parse
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from mempo_jax.core.credit import CreditConfig
@@ -513,6 +515,45 @@ class RunConfig:
     @property
     def max_segment_tokens(self) -> int:
         return self.context.max_context_tokens + self.sampling.max_new_tokens
+
+
+# Fields that came after the first runs: what a config that was saved before them meant,
+# whatever configs/base.py says today.
+ADDED_FIELDS = {
+    "credit.bonus_decay_steps": 0,
+    "objective.logit_chunk": 2_048,
+    "train.adam_b1": 0.9,
+    "train.adam_eps": 1e-8,
+}
+
+
+def complete_saved(
+    config: Mapping[str, Any], source: str, wanted: Container[str] = ADDED_FIELDS
+) -> dict[str, Any]:
+    """A saved config with the fields that did not exist when it was saved.
+
+    Warns once, by name, of what was filled in.
+
+    Args:
+      config: nested sections, as read from JSON.
+      source: the file, for the warning.
+      wanted: dotted names of the fields that may be filled in.
+    """
+    whole = copy.deepcopy(dict(config))
+    added = []
+    for name, value in ADDED_FIELDS.items():
+        section, _, field = name.partition(".")
+        fields = whole.get(section)
+        missing = isinstance(fields, dict) and field not in fields
+        if missing and name in wanted:
+            fields[field] = value
+            added.append(f"{name} = {value!r}")
+    if added:
+        warnings.warn(
+            f"{source} is older than {', '.join(added)}: read with that value",
+            stacklevel=2,
+        )
+    return whole
 
 
 def from_config(config: Mapping[str, Any]) -> RunConfig:

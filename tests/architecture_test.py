@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "models": set(),
     "rollout": {"models", "envs", "memory"},
     "distributed": {"models"},
-    "runs": {"rollout", "distributed"},
+    "runs": {"rollout", "distributed", "config"},
     "builders": {
         "core",
         "memory",

@@ -4,7 +4,7 @@ import pytest
 
 from configs import base
 from mempo_jax.builders.suites import reward_function
-from mempo_jax.config import advice, from_config
+from mempo_jax.config import advice, complete_saved, from_config
 from mempo_jax.settings import ConfigError
 from tests.experiments import tiny
 
@@ -109,3 +109,19 @@ def test_efficiency_terms_count_as_components():
     five = settings(**{"reward.efficiency_size": 0.05})
     [said] = [line for line in advice(five) if "components" in line]
     assert "efficiency_size" in said
+
+
+def test_a_config_from_before_a_field_existed_is_completed_and_it_is_said():
+    saved = base.get_config().to_dict()
+    del saved["train"]["adam_b1"], saved["credit"]["bonus_decay_steps"]
+    with pytest.warns(UserWarning, match=r"bonus_decay_steps = 0, train\.adam_b1 = "):
+        settings = from_config(complete_saved(saved, "run/config.json"))
+    assert settings.train.adam_b1 == 0.9
+    assert settings.credit.bonus_decay_steps == 0  # not what configs/base.py says now
+    assert "adam_b1" not in saved["train"]
+
+
+def test_a_whole_saved_config_is_left_as_it_is(recwarn):
+    saved = base.get_config().to_dict()
+    assert complete_saved(saved, "run/config.json") == saved
+    assert not recwarn.list

@@ -16,6 +16,7 @@ import numpy as np
 from mempo_jax.builders.engines import make_collector, make_run_mesh
 from mempo_jax.builders.policies import adapt, initial_policy, make_nano
 from mempo_jax.builders.suites import make_episodes, make_expert, make_suite
+from mempo_jax.distributed import placement
 from mempo_jax.envs.ledger import LedgerEnv
 from mempo_jax.evaluation import held_out
 from mempo_jax.memory import Bank, make_embedder
@@ -126,7 +127,7 @@ def optimiser(settings):
 @jax.disable_jit()  # compiling anew for each setting would take seconds
 def update(settings):
     """Gradients on a fixed batch, far from the policy that sampled it."""
-    mesh = step_case.sharding.make_mesh(1, 1, 1)
+    mesh = placement.make_mesh(1, 1, 1)
     programs = TrainPrograms(
         step_case.MODEL,
         mesh,
@@ -153,6 +154,21 @@ def update(settings):
     return seen
 
 
+def score_program(settings):
+    """The program that scores rows, as text: nothing is compiled."""
+    programs = TrainPrograms(
+        step_case.MODEL,
+        placement.make_mesh(1, 1, 1),
+        policy_optimiser(settings.train),
+        settings.objective,
+        settings.credit,
+        outcome_gate=settings.reward.outcome_gate,
+    )
+    params, rows = step_case.new_state().params, step_case.make_rows()
+    score = programs.jitted()["score"]
+    return score.lower(params, programs.place_rows(rows), np.float32(1)).as_text()
+
+
 def policy(settings):
     """The initial policy, the reference, and how the model computes."""
     suite = make_suite(settings)
@@ -177,7 +193,7 @@ def adapters(settings):
     """What is trained of the policy, and what that adds to the weights."""
     suite = make_suite(settings)
     policy = make_nano(suite, settings)
-    made = adapt(policy, settings, step_case.sharding.make_mesh(1, 1, 1), "training")
+    made = adapt(policy, settings, placement.make_mesh(1, 1, 1), "training")
     trained, _ = lora.split(made.params)
     ones = jax.tree.map(jnp.ones_like, made.params)
     merged = lora.merge(ones, made.model.lora) if made.model.lora else ones

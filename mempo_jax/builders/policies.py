@@ -26,7 +26,7 @@ import jax
 from jax.sharding import Mesh
 
 from mempo_jax.builders import memory_models
-from mempo_jax.config import RunConfig
+from mempo_jax.config import RunConfig, complete_saved
 from mempo_jax.distributed import hosts, placement
 from mempo_jax.distributed.placement import fetch, on_mesh, place_params
 from mempo_jax.envs import TaskSuite, derived_seed
@@ -74,7 +74,7 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
             f"{file}: expected the config of a run, a JSON object of its sections; "
             "copy it again from the run, or give a config"
         )
-    return config
+    return complete_saved(config, str(file))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ import jax
 import numpy as np
 
 import mempo_jax
+from mempo_jax.config import complete_saved
 from mempo_jax.distributed import hosts
 from mempo_jax.distributed.placement import pieces
 from mempo_jax.rollout.trajectory import Trajectory
@@ -163,8 +164,9 @@ class RunDir:
         """
         file = self.path / "config.json"
         try:
-            old = flatten(json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, AttributeError) as error:
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            old = flatten(complete_saved(saved, str(file), wanted=flatten(config)))
+        except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{file}: expected the config of a run, as JSON: {error}; use another "
                 "--workdir"
