@@ -101,7 +101,7 @@ def _finished(workdir: pathlib.Path) -> dict:
             "command that began it continues it"
         )
 
-    from mempo_jax.builders.policy import read_json
+    from mempo_jax.builders.policies import read_json
 
     return read_json(workdir / "config.json")
 

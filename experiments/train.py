@@ -83,7 +83,7 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
     from mempo_jax.distributed import hosts
     from mempo_jax.distributed.hosts import RunStopped
     from mempo_jax.envs.reward import RewardError
-    from mempo_jax.evaluation.held_out import quiet
+    from mempo_jax.evaluation.held_out import no_progress as quiet
     from mempo_jax.rollout.http_client import ServerError
     from mempo_jax.runs.metrics import read_metrics
     from mempo_jax.training.checkpoints import CheckpointError
