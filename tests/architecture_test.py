@@ -13,7 +13,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "mempo_jax"
-MAX_FILE_LINES = 300
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70  # the docstring left out
 
 SHARED = {"types", "settings"}  # arrays' names and config errors: anyone may
@@ -268,7 +268,7 @@ def test_what_the_walls_allow_is_no_breach(name, source):
         (place_breaches, "mempo_jax/training/state.py", "import orbax.checkpoint"),
         (place_breaches, "mempo_jax/rollout/x.py", "from flax import nnx"),
         (place_breaches, "mempo_jax/models/hf.py", "import torch"),
-        (rule_breaches, "a/x.py", "\n" * 301),
+        (rule_breaches, "a/x.py", "\n" * 601),
         (rule_breaches, "a/utils.py", ""),
         (rule_breaches, "a/x.py", "try:\n    pass\nexcept:\n    pass"),
         (rule_breaches, "a/x.py", "def f():\n" + "    pass\n" * 70),
