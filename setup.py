@@ -19,7 +19,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["mempo_jax", "mempo_jax.*"]),
-    package_data={"mempo_jax.report": ["*.css", "*.js"]},
+    package_data={"mempo_jax.report": ["templates/*"]},
     install_requires=[
         "absl-py>=2.3,<3",
         "bm25s>=0.3.16,<0.4",
@@ -27,6 +27,7 @@ setup(
         "gguf>=0.19,<1",
         "jax>=0.10.2,<0.11",
         "jinja2>=3.1,<4",  # transformers renders chat templates with it
+        "markupsafe>=3,<4",  # of jinja2
         "ml_collections>=1.1,<2",
         "numpy>=2.4,<3",
         "optax>=0.2.8,<0.3",

@@ -4,9 +4,9 @@
 
 DIR is the directory of a run of experiments.train, ended or not. Writes DIR/report.html
 (or FILE: a new one, or an earlier page of this command) and touches nothing else:
-results before and after, curves of all metrics, and recorded trajectories with their
-groups side by side, each memory as a line over the turns, and the tokens coloured by
-the credit that training laid on them.
+results before and after, what the doctor finds, curves of all metrics, and recorded
+trajectories with their groups side by side, each memory as a line over the turns, and
+the tokens coloured by the credit that training gave them.
 
 Exit codes: 0 done; 2 where DIR is no run, or FILE cannot be written or holds something
 else; 3 where the page is written but not what is to be said about it.
@@ -45,14 +45,16 @@ def main(command: Command) -> int:
     workdir = pathlib.Path(options.workdir)
     out = pathlib.Path(options.out) if options.out else workdir / "report.html"
 
-    from mempo_jax.report.browsing import shown
-    from mempo_jax.report.run_files import read_run, status
-    from mempo_jax.report.run_page import START, page
+    from mempo_jax.doctor import examine, read
+    from mempo_jax.report.page import START, page, status
+    from mempo_jax.report.records import read_run
+    from mempo_jax.report.selection import select_groups
 
     target = _target(out, START.encode())
 
     try:
-        run = read_run(workdir, options.trajectories)
+        run = read_run(workdir)
+        selection = select_groups(workdir / "trajectories", options.trajectories)
     except OSError as error:
         raise ConfigError(f"--workdir={workdir}: {error}") from error
     if run is None:
@@ -60,10 +62,14 @@ def main(command: Command) -> int:
             f"--workdir={workdir}: expected the directory of a run, found none of "
             "config.json, metrics.jsonl, trajectories/ there; see experiments.train"
         )
-    size = _write(target, page(run))
-    told = [status(run)] + ([shown(run.chosen)] if run.chosen.recorded else [])
+    try:
+        findings = examine(read(workdir))
+    except ConfigError:  # there is neither a config nor a metric, only trajectories
+        findings = None
+    size = _write(target, page(run, selection, findings))
+    lines = [status(run)] + ([selection.size] if selection.recorded else [])
     written = f"{out}: {size / 1e6:.1f} MB"
-    say([*told, written], f"{written}, but ")
+    say([*lines, written], f"{written}, but ")
     return 0
 
 

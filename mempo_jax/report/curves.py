@@ -1,16 +1,15 @@
-"""The metrics of a run as curves: SVG that needs nothing but the page it stands on."""
+"""The metrics of a run as curves: what is drawn, and at which height."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from mempo_jax.doctor.columns import Columns
 from mempo_jax.doctor.table import Table
-from mempo_jax.report.markup import compact, element, escaped, single
+from mempo_jax.report.markup import compact
 from mempo_jax.report.records import TOO_LARGE
 
 PANELS: Mapping[str, Mapping[str, str]] = {  # metrics by panel, as the legend has them
@@ -47,17 +46,21 @@ PANELS: Mapping[str, Mapping[str, str]] = {  # metrics by panel, as the legend h
     },
 }
 REWARDS = "reward_weighted/"
-LATEST = 2**53  # steps from there on are no numbers of a float
-POINTS = 400  # of one curve; more are joined
+POINTS = 400  # of one curve; if there are more, neighbours are joined
 SMOOTHED = 5  # points of the running mean
+WIDTH, HEIGHT = 340, 170  # of a drawing in pixels; report.js has them too
+LEFT, RIGHT, TOP, BOTTOM = 42, 8, 8, 20  # of its edges
 _LEAST = 1e-300  # a curve's height that still has ticks of its own
-WIDTH, HEIGHT = 340, 170
-LEFT, RIGHT, TOP, BOTTOM = 42, 8, 8, 20
 
 
 class Series(NamedTuple):
-    """A metric over the steps; a value that was not measured is None. joined: steps in
-    one point."""
+    """A metric over the steps.
+
+    Attributes:
+      steps: rising.
+      values: one a step, None if it was not measured.
+      joined: how many steps there are in one point.
+    """
 
     steps: list[int]
     values: list[float | None]
@@ -65,21 +68,19 @@ class Series(NamedTuple):
 
     @property
     def known(self) -> list[float]:
+        """What was measured."""
         return [value for value in self.values if value is not None]
 
 
-def by_step(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """The rows in the order of their steps, the last of each; without a step, none."""
-    columns = Columns()
-    for row in rows:
-        step = row.get("step")
-        if type(step) is int and abs(step) < LATEST:
-            columns.add(row)
-    return columns.table()
-
-
 def series_of(table: Table) -> dict[str, Series]:
-    """Every metric of which something was measured, in the order of appearance."""
+    """Takes the metrics of a run apart.
+
+    Args:
+      table: of all rows.
+
+    Returns:
+      Every metric of which something was measured, in the order of appearance.
+    """
     return {
         name: _joined(table.steps, values)
         for name, values in table.columns.items()
@@ -87,90 +88,12 @@ def series_of(table: Table) -> dict[str, Series]:
     }
 
 
-def panels(series: Mapping[str, Series]) -> dict[str, dict[str, Series]]:
-    """The panels of which something was measured: curves by label."""
-    rewards = {
-        name: name.removeprefix(REWARDS)
-        for name, each in series.items()
-        if name.startswith(REWARDS) and any(each.known)
-    }
-    wanted = {**PANELS}
-    if len(rewards) > 1:
-        first, *rest = wanted.items()
-        wanted = dict([first, ("reward components, weighted", rewards), *rest])
-    made = {}
-    for panel, names in wanted.items():
-        known = {told: series[name] for name, told in names.items() if name in series}
-        # A kind of op that no turn used says nothing.
-        used = {told: each for told, each in known.items() if any(each.known)}
-        if used or known:
-            made[panel] = used or dict(list(known.items())[:1])
-    return made
-
-
-def figure(title: str, curves: Mapping[str, Series]) -> str:
-    """One panel: curves with their running means, axes, legend; HTML."""
-    steps = [step for each in curves.values() for step in each.steps]
-    values = [value for each in curves.values() for value in each.known]
-    frame = _Frame.around(steps, values)
-    lines = "".join(
-        _curve(each, frame, number) for number, each in enumerate(curves.values())
-    )
-    drawing = element(
-        "svg",
-        f"{_axes(frame)}{lines}{single('line', class_='cross')}",
-        class_="curve",
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        tabindex=0,
-        aria_label=f"{title}: {_spoken(curves)}",
-        data_frame=",".join(f"{value:g}" for value in frame),
-    )
-    legend = "".join(
-        element(
-            "span",
-            f"{element('i', class_=f's{number % 8}')}{escaped(label)} "
-            f"{element('output', compact(each.known[-1]))}",
-        )
-        for number, (label, each) in enumerate(curves.items())
-    )
-    head = element("h3", f"{escaped(title)} {element('output', class_='at')}")
-    caption = element("figcaption", legend)
-    return element("figure", head + drawing + caption, class_="panel")
-
-
-class _Frame(NamedTuple):
-    """What the edges of the plot stand for."""
-
-    first: float
-    last: float
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, steps: Sequence[int], values: Sequence[float]) -> _Frame:
-        low, high = min(0.0, *values), max(0.0, *values)
-        if high - low < _LEAST:
-            high = low + 1.0
-        first, last = min(steps), max(steps)
-        high = high + 0.04 * (high - low) if high > 0 else high
-        return cls(first, max(last, first + 1), low, high)
-
-    def x(self, step: float) -> float:
-        share = (step - self.first) / (self.last - self.first)
-        return LEFT + share * (WIDTH - LEFT - RIGHT)
-
-    def y(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
-        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
-
-
 def _measured(values: np.ndarray) -> np.ndarray:
-    return np.abs(values) < TOO_LARGE  # not where it is NaN
+    return np.abs(values) < TOO_LARGE  # False for NaN
 
 
 def _joined(steps: np.ndarray, values: np.ndarray) -> Series:
-    """At most POINTS points: means of so many steps each, at the last of them."""
+    """At most POINTS points: means of that many steps each, at the last of them."""
     joined = max(1, -(-len(steps) // POINTS))
     at, means = [], []
     for begin in range(0, len(steps), joined):
@@ -181,36 +104,164 @@ def _joined(steps: np.ndarray, values: np.ndarray) -> Series:
     return Series(at, means, joined)
 
 
-def _curve(series: Series, frame: _Frame, number: int) -> str:
-    colour = f"s{number % 8}"
+def panels(series: Mapping[str, Series]) -> dict[str, dict[str, Series]]:
+    """Sorts metrics into panels.
+
+    Args:
+      series: by name.
+
+    Returns:
+      The panels of which something was measured: curves by their label.
+    """
+    rewards = {
+        name: name.removeprefix(REWARDS)
+        for name, each in series.items()
+        if name.startswith(REWARDS) and any(each.known)
+    }
+    wanted = {**PANELS}
+    if len(rewards) > 1:
+        first, *rest = wanted.items()
+        wanted = dict([first, ("reward components, weighted", rewards), *rest])
+    shown = {}
+    for panel, names in wanted.items():
+        known = {label: series[name] for name, label in names.items() if name in series}
+        # A kind of op that no turn used says nothing.
+        used = {label: each for label, each in known.items() if any(each.known)}
+        if used or known:
+            shown[panel] = used or dict(list(known.items())[:1])
+    return shown
+
+
+class Frame(NamedTuple):
+    """What the edges of the plot stand for."""
+
+    first: float
+    last: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, curves: Sequence[Series]) -> Frame:
+        """Fits a frame to curves, with 0 inside.
+
+        Args:
+          curves: at least one, with something measured.
+
+        Returns:
+          The frame.
+        """
+        steps = [step for each in curves for step in each.steps]
+        values = [value for each in curves for value in each.known]
+        low, high = min(0.0, *values), max(0.0, *values)
+        if high - low < _LEAST:
+            high = low + 1.0
+        first, last = min(steps), max(steps)
+        high = high + 0.04 * (high - low) if high > 0 else high
+        return cls(first, max(last, first + 1), low, high)
+
+    def x(self, step: float) -> float:
+        """Places a step.
+
+        Args:
+          step: its number.
+
+        Returns:
+          Pixels from the left.
+        """
+        share = (step - self.first) / (self.last - self.first)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        """Places a value.
+
+        Args:
+          value: of a metric.
+
+        Returns:
+          Pixels from the top.
+        """
+        share = (value - self.low) / (self.high - self.low)
+        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+
+
+class Curve(NamedTuple):
+    """A curve with its running mean, as SVG has paths; dots are points without a
+    neighbour, which no line shows."""
+
+    label: str
+    pale: str
+    bold: str
+    dots: list[tuple[float, float]]
+    last: float
+
+
+class Panel(NamedTuple):
+    """A drawing; ticks: (value, its height); ends: (first or last step, its place)."""
+
+    title: str
+    frame: Frame
+    curves: list[Curve]
+    ticks: list[tuple[float, float]]
+    ends: list[tuple[float, float]]
+    label: str
+
+
+def panel(title: str, curves: Mapping[str, Series]) -> Panel:
+    """Lays out one panel.
+
+    Args:
+      title: above it.
+      curves: by their label in the legend.
+
+    Returns:
+      What is to be drawn.
+    """
+    frame = Frame.around(list(curves.values()))
+    spoken = (
+        f"{label} from {compact(each.known[0])} to {compact(each.known[-1])}"
+        for label, each in curves.items()
+    )
+    return Panel(
+        title=title,
+        frame=frame,
+        curves=[_curve(label, each, frame) for label, each in curves.items()],
+        ticks=[(v, round(frame.y(v), 1)) for v in _ticks(frame.low, frame.high)],
+        ends=[(step, round(frame.x(step), 1)) for step in (frame.first, frame.last)],
+        label=f"{title}: {'; '.join(spoken)}",
+    )
+
+
+def _curve(label: str, series: Series, frame: Frame) -> Curve:
     known = [(s, v) for s, v in zip(series.steps, series.values) if v is not None]
     smooth = running_mean([value for _, value in known])
-    pale = single("path", d=_path(series.steps, series.values, frame), class_="pale")
-    bold = single("path", d=_path([step for step, _ in known], smooth, frame))
-    alone = "".join(
-        single("circle", cx=round(frame.x(s), 2), cy=round(frame.y(v), 2), r=2.2)
-        for s, v in _alone(series)
+    padded = [None, *series.values, None]
+    return Curve(
+        label=label,
+        pale=_path(series.steps, series.values, frame),
+        bold=_path([step for step, _ in known], smooth, frame),
+        dots=[
+            (round(frame.x(step), 2), round(frame.y(value), 2))
+            for n, (step, value) in enumerate(zip(series.steps, series.values))
+            if value is not None and padded[n] is None and padded[n + 2] is None
+        ],
+        last=known[-1][1],
     )
-    return element("g", pale + bold + alone, class_=colour)
 
 
 def running_mean(values: Sequence[float]) -> list[float]:
-    """Means over the last five values; fewer at the start."""
+    """Smooths a curve.
+
+    Args:
+      values: without gaps.
+
+    Returns:
+      Means over the last five values; fewer at the start.
+    """
     windows = (values[max(0, n - SMOOTHED) : n] for n in range(1, len(values) + 1))
     return [math.fsum(window) / len(window) for window in windows]
 
 
-def _alone(series: Series) -> list[tuple[int, float]]:
-    """Points without a neighbour: no line shows them."""
-    padded = [None, *series.values, None]
-    return [
-        (step, value)
-        for n, (step, value) in enumerate(zip(series.steps, series.values))
-        if value is not None and padded[n] is None and padded[n + 2] is None
-    ]
-
-
-def _path(steps: Sequence[int], values: Sequence[float | None], frame: _Frame) -> str:
+def _path(steps: Sequence[int], values: Sequence[float | None], frame: Frame) -> str:
     parts, pen = [], "M"
     for step, value in zip(steps, values, strict=True):
         if value is None:
@@ -221,22 +272,6 @@ def _path(steps: Sequence[int], values: Sequence[float | None], frame: _Frame) -
     return "".join(parts)
 
 
-def _axes(frame: _Frame) -> str:
-    made = []
-    for value in _ticks(frame.low, frame.high):
-        y = round(frame.y(value), 1)
-        line = {"x1": LEFT, "x2": WIDTH - RIGHT, "y1": y, "y2": y}
-        made.append(single("line", **line, class_="grid"))
-        text = {"x": LEFT - 5, "y": y + 3.5, "class_": "tick right"}
-        made.append(element("text", compact(value), **text))
-    ends = (("start", frame.first), ("end", frame.last))
-    for anchor, step in ends:
-        at = {"x": round(frame.x(step), 1), "y": HEIGHT - 5}
-        text = f"step {step:.0f}" if anchor == "start" else f"{step:.0f}"
-        made.append(element("text", text, **at, class_=f"tick {anchor}"))
-    return "".join(made)
-
-
 def _ticks(low: float, high: float) -> list[float]:
     """Three to five round numbers between two others."""
     span = high - low
@@ -245,10 +280,3 @@ def _ticks(low: float, high: float) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     count = math.floor(high / step + 1e-9) - first + 1
     return [round((first + n) * step, 12) for n in range(count)]
-
-
-def _spoken(curves: Mapping[str, Series]) -> str:
-    return "; ".join(
-        f"{label} from {compact(each.known[0])} to {compact(each.known[-1])}"
-        for label, each in curves.items()
-    )

@@ -1,6 +1,6 @@
-"""What a run wrote, read with patience: files may be missing, cut off or damaged.
+"""Reads what a run wrote; its files may be missing, cut off or damaged.
 
-Nothing here raises for what stands in a file. What cannot be read is counted.
+Nothing here raises because of what a file holds. What cannot be read is counted.
 """
 
 from __future__ import annotations
@@ -9,20 +9,58 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from mempo_jax.doctor.columns import Columns
+from mempo_jax.doctor.table import Table
 from mempo_jax.memory import OpRecord
 
+LATEST = 2**53  # steps from there on are not exact as floats
 TOO_LARGE = 1e300  # for sums of it to be finite
 Runs = tuple[tuple[int, tuple[int, ...]], ...]  # op, lengths of its tokens
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
-    """What a turn saw and said, the reward that it earned; runs: the tokens of what it
-    said (``rollout.credited.Run``), None where the record has none; cut: whether that
-    was cut by the limit of its tokens."""
+class RunFiles:
+    """What the directory of a run holds beside its trajectories.
+
+    Attributes:
+      name: of the directory.
+      config: config.json, empty if there is none.
+      metrics: metrics.jsonl by column.
+      unreadable: lines of it that are no JSON object.
+      summary: summary.json, None before the end of the run.
+      cold_start: evaluation_cold_start.json, None before it was made.
+      evaluation: evaluation.json, None if other policies were not measured.
+      machine: versions and devices of the last start, from machines.json; empty if they
+        were not noted.
+      starts: when the run was started, and started again, in the words of the file.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    metrics: Table
+    unreadable: int
+    summary: Mapping[str, Any] | None
+    cold_start: Mapping[str, Any] | None
+    evaluation: Mapping[str, Any] | None
+    machine: Mapping[str, Any]
+    starts: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedTurn:
+    """One turn of a recorded trajectory.
+
+    Attributes:
+      observation: what the turn saw.
+      action: what the policy said.
+      reward: what the turn earned, None if it is not known.
+      runs: the tokens of the action (``rollout.credited.Run``), None if the record has
+        none.
+      cut: whether the action was cut by the limit of its tokens.
+    """
 
     observation: str
     action: str
@@ -31,8 +69,17 @@ class Turn:
     cut: bool
 
 
+class RecordedQuestion(NamedTuple):
+    """A question of a task: the observation that asks it, the gold answer, and the
+    observations that hold the answer."""
+
+    observation: int
+    answer: str
+    support: frozenset[int]
+
+
 @dataclasses.dataclass(frozen=True)
-class Credit:
+class RecordedCredit:
     """``rollout.credited.TokenCredit`` as it was recorded."""
 
     trained: bool
@@ -42,11 +89,17 @@ class Credit:
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
-    """One trajectory of a file; ``source`` is its name, as ``step_000010``.
+class RecordedTrajectory:
+    """One trajectory of a file.
 
-    useful: turns that first show an observation which deserves memory. score: of the
-    task, None where nothing was scored. credit: None in records without it.
+    Attributes:
+      source: name of the file, such as ``step_000010``.
+      turns, log: by turn what was seen and said, and the ops in order.
+      observed: by turn the index of the observation that it showed.
+      questions, question_scores: of the task; empty in records without them.
+      raw, weighted, total: the components of the reward and their sum.
+      useful: turns that first show an observation which deserves memory.
+      credit: None in records without it.
     """
 
     source: str
@@ -55,24 +108,28 @@ class Record:
     status: str
     failure: str | None
     goal: str
-    turns: tuple[Turn, ...]
+    turns: tuple[RecordedTurn, ...]
     answers: tuple[str, ...]
     log: tuple[OpRecord, ...]
+    observed: tuple[int, ...]
+    questions: tuple[RecordedQuestion, ...]
+    question_scores: tuple[float, ...]
     raw: Mapping[str, float]
     weighted: Mapping[str, float]
     total: float | None
     useful: frozenset[int]
     tokens_total: int
     tokens_peak: int
-    credit: Credit | None
+    credit: RecordedCredit | None
 
     @property
     def score(self) -> float | None:
+        """The score of the task, None if nothing was scored."""
         return self.raw.get("task")
 
     @property
     def outcome(self) -> str:
-        """solved, partly, unsolved or failed."""
+        """One of solved, partly, unsolved and failed."""
         if self.failure is not None or self.score is None:
             return "failed"
         if self.score >= 1:
@@ -83,8 +140,9 @@ class Record:
 class Lines:
     """The JSON objects of a file of lines, one at a time.
 
-    unreadable: lines so far that are none; the last line of a run that was killed may
-    be cut off.
+    Attributes:
+      unreadable: lines so far that are no object; the last line of a run that was
+        killed may be cut off.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -102,16 +160,82 @@ class Lines:
                         yield value
 
 
+def read_run(path: pathlib.Path) -> RunFiles | None:
+    """Reads the directory of a run.
+
+    Args:
+      path: the directory.
+
+    Returns:
+      What it holds; None if it is not the directory of a run.
+
+    Raises:
+      OSError: a file is there and cannot be read.
+    """
+    config, metrics = read_object(path / "config.json"), path / "metrics.jsonl"
+    there = metrics.is_file()
+    if config is None and not there and not (path / "trajectories").is_dir():
+        return None
+    noted = read_object(path / "machines.json") or {}
+    machines = _list(noted.get("machines"))
+    lines = Lines(metrics)
+    table = by_step(lines if there else ())
+    return RunFiles(
+        name=path.resolve().name,
+        config=config or {},
+        metrics=table,
+        unreadable=lines.unreadable,
+        summary=read_object(path / "summary.json"),
+        cold_start=read_object(path / "evaluation_cold_start.json"),
+        evaluation=read_object(path / "evaluation.json"),
+        machine=_mapping(machines[-1]) if machines else {},
+        starts=tuple(filter(None, map(_text, _list(noted.get("starts"))))),
+    )
+
+
+def by_step(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Puts metrics in the order of their steps.
+
+    Args:
+      rows: of metrics.jsonl.
+
+    Returns:
+      Columns of numbers; of two rows of one step the later counts, and a row without a
+      step does not.
+    """
+    columns = Columns()
+    for row in rows:
+        step = row.get("step")
+        if type(step) is int and abs(step) < LATEST:
+            columns.add(row)
+    return columns.table()
+
+
 def read_object(path: pathlib.Path) -> dict[str, Any] | None:
-    """The JSON object of a file, None where there is none."""
+    """Reads a file that holds one JSON object.
+
+    Args:
+      path: of the file.
+
+    Returns:
+      The object; None if there is no file, or it holds something else.
+    """
     try:
         return _parsed(path.read_bytes())
     except OSError:
         return None
 
 
-def read_record(source: str, value: Mapping[str, Any]) -> Record | None:
-    """A trajectory from its object, None where it is none."""
+def read_record(source: str, value: Mapping[str, Any]) -> RecordedTrajectory | None:
+    """Reads a trajectory from its JSON object.
+
+    Args:
+      source: name of its file, without the suffix.
+      value: the object; fields of another type count as missing.
+
+    Returns:
+      The trajectory; None if the object has no turns.
+    """
     turns = value.get("turns")
     if not isinstance(turns, list):
         return None
@@ -123,8 +247,9 @@ def read_record(source: str, value: Mapping[str, Any]) -> Record | None:
         _turn(_mapping(turn), by_turn[n] if n < len(by_turn) else None)
         for n, turn in enumerate(turns)
     )
-    seen = set(map(_integer, _list(value.get("useful_observations"))))
-    return Record(
+    observed = _observed(len(read), log)
+    scores = tuple(map(number_of, _list(value.get("question_scores"))))
+    return RecordedTrajectory(
         source=source,
         task=_text(value.get("task")),
         sample=_integer(value.get("sample")),
@@ -134,10 +259,13 @@ def read_record(source: str, value: Mapping[str, Any]) -> Record | None:
         turns=read,
         answers=tuple(map(_text, _list(value.get("answers")))),
         log=log,
+        observed=observed,
+        questions=tuple(map(_question, _list(value.get("questions")))),
+        question_scores=() if None in scores else scores,
         raw=_numbers(rewards.get("raw")),
         weighted=_numbers(rewards.get("weighted")),
         total=number_of(rewards.get("total")),
-        useful=_useful(len(read), log, seen),
+        useful=_useful(observed, _integers(value.get("useful_observations"))),
         tokens_total=_integer(value.get("tokens_total")),
         tokens_peak=_integer(value.get("tokens_peak")),
         credit=_credit(value.get("credit")),
@@ -145,38 +273,57 @@ def read_record(source: str, value: Mapping[str, Any]) -> Record | None:
 
 
 def number_of(value: Any) -> float | None:
-    """A finite number, else None: records of other writers may hold NaN."""
+    """Reads a number; records of other writers may hold NaN.
+
+    Args:
+      value: anything from JSON.
+
+    Returns:
+      The number, None if it is none or not finite.
+    """
     if isinstance(value, bool | int | float):
         number = float(value) if abs(value) < TOO_LARGE else math.inf
         return number if math.isfinite(number) else None
     return None
 
 
-def _useful(count: int, log: tuple[OpRecord, ...], seen: set[int]) -> frozenset[int]:
-    """Turns that first show these observations; one that recalls is followed by the
-    same observation again."""
+def _observed(number: int, log: tuple[OpRecord, ...]) -> tuple[int, ...]:
+    """A turn that recalls is followed by the same observation again."""
     last = {record.turn: str(record.kind) for record in log}
-    observation, turns, before = 0, [], -1
-    for turn in range(count):
-        if observation in seen and observation != before:
-            turns.append(turn)
-        before = observation
+    observation, observed = 0, []
+    for turn in range(number):
+        observed.append(observation)
         observation += last.get(turn) != "recall"
-    return frozenset(turns)
+    return tuple(observed)
 
 
-def _turn(value: Mapping[str, Any], reward: Any) -> Turn:
+def _useful(observed: Sequence[int], useful: Sequence[int]) -> frozenset[int]:
+    """Turns that are the first to show one of these observations."""
+    return frozenset(observed.index(each) for each in useful if each in observed)
+
+
+def _question(value: Any) -> RecordedQuestion:
+    value = _mapping(value)
+    support = frozenset(_integers(value.get("support")))
+    observation = value.get("observation")
+    at = observation if type(observation) is int else -1
+    return RecordedQuestion(at, _text(value.get("answer")), support)
+
+
+def _turn(value: Mapping[str, Any], reward: Any) -> RecordedTurn:
     action = _text(value.get("action"))
-    made = value.get("tokens")
+    tokens = value.get("tokens")
     runs: list[tuple[int, tuple[int, ...]]] = []
-    for run in _list(made):
+    for run in _list(tokens):
         if isinstance(run, list) and len(run) == 2:
             runs.append((_integer(run[0]), tuple(map(_integer, _list(run[1])))))
     fits = sum(sum(lengths) for _, lengths in runs) == len(action)
-    known = made is not None and fits and all(n >= 0 for _, ns in runs for n in ns)
+    known = tokens is not None and fits and all(n >= 0 for _, ns in runs for n in ns)
     seen = _text(value.get("observation"))
     cut = value.get("cut") is True
-    return Turn(seen, action, number_of(reward), tuple(runs) if known else None, cut)
+    return RecordedTurn(
+        seen, action, number_of(reward), tuple(runs) if known else None, cut
+    )
 
 
 def _op(value: Mapping[str, Any], turns: int) -> OpRecord:
@@ -197,14 +344,14 @@ def _op(value: Mapping[str, Any], turns: int) -> OpRecord:
     )
 
 
-def _credit(value: Any) -> Credit | None:
+def _credit(value: Any) -> RecordedCredit | None:
     if not isinstance(value, dict):
         return None
     advantage = number_of(value.get("advantage"))
     by_op, by_turn = _rows(value.get("ops"), 3), _rows(value.get("turns"), 2)
     if advantage is None or by_op is None or by_turn is None:
         return None
-    return Credit(value.get("trained") is True, advantage, by_op, by_turn)
+    return RecordedCredit(value.get("trained") is True, advantage, by_op, by_turn)
 
 
 def _rows(value: Any, width: int) -> tuple | None:

@@ -1,183 +1,226 @@
-"""One recorded trajectory turn by turn: what it saw, said, did and earned."""
+"""One trajectory turn by turn: what it saw, said, did and earned.
+
+A recorded one as a part of the page of a run, one at hand as a table for a notebook.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from markupsafe import Markup
+
+from mempo_jax.evaluation.table import figure
 from mempo_jax.memory import OpRecord
-from mempo_jax.report.lifelines import lifelines
+from mempo_jax.report.lifelines import FAILED, SIGNS, lifelines
 from mempo_jax.report.markup import (
     LONGEST,
-    cut_note,
-    element,
-    escaped,
-    number,
+    UNKNOWN,
+    TokenColours,
+    TokenNumbers,
+    render,
     signed,
+    token_numbers,
 )
-from mempo_jax.report.records import Credit, Record, Turn
-from mempo_jax.report.shades import Shades, token_numbers
-from mempo_jax.report.strips import FAILED, SIGNS
+from mempo_jax.report.records import RecordedTrajectory
+from mempo_jax.rollout.trajectory import Trajectory
 
-HEADS = ("turn", "sees", "says", "operations", "reward")
-
-
-def trajectory(record: Record, shades: Shades | None) -> str:
-    """All about one trajectory, HTML: rewards, memories, turns."""
-    parts = [rewards(record)]
-    if record.failure is not None:
-        parts.append(element("p", f"Failed: {escaped(record.failure)}", class_="bad"))
-    if shades is not None and record.credit is None:
-        told = "No token credit was recorded for this trajectory: it is not coloured."
-        parts.append(element("p", told, class_="note"))
-    parts += [lifelines(record, shades), turns(record, shades)]
-    return "".join(parts)
+HEADS = ("turn", "sees", "says", "operation", "outcome", "entries", "reward")
+STAR = "★"  # an observation that deserves memory, if the task knows which
 
 
-def turns(record: Record, shades: Shades | None) -> str:
-    """A table: a row a turn."""
-    heads = "".join(element("th", head, scope="col") for head in HEADS)
-    rows = [
-        _row(record, n, turn, [op for op in record.log if op.turn == n], shades)
-        for n, turn in enumerate(record.turns)
+class TokenRun(NamedTuple):
+    """Tokens of one op, or of none, with their colours and numbers."""
+
+    classes: str
+    title: str
+    tokens: list[str]
+
+
+class TurnRow(NamedTuple):
+    """A turn of a recorded trajectory.
+
+    Attributes:
+      runs: its tokens; None if they are not known, or are not to be coloured.
+      left: characters of the action that ``runs`` leaves out.
+      ops: with the numbers of their tokens, None if these are not known.
+      others: the numbers of tokens that spell no op, None if they need not be shown.
+    """
+
+    observation: str
+    useful: bool
+    action: str
+    runs: list[TokenRun] | None
+    left: int
+    ops: list[tuple[OpRecord, TokenNumbers | None]]
+    others: TokenNumbers | None
+    cut: bool
+    reward: float | None
+
+
+class Component(NamedTuple):
+    """A part of the reward."""
+
+    name: str
+    weighted: float | None
+    raw: float | None
+
+
+def trajectory(record: RecordedTrajectory, colours: TokenColours | None) -> Markup:
+    """Shows all about one trajectory: rewards, memories, turns.
+
+    Args:
+      record: the trajectory.
+      colours: of the page, None if no record of it has token credit.
+
+    Returns:
+      HTML.
+    """
+    names = dict.fromkeys((*record.raw, *record.weighted))
+    components = [
+        Component(name, record.weighted.get(name), record.raw.get(name))
+        for name in names
     ]
-    body = element("tbody", "".join(rows))
-    table = f"{element('thead', element('tr', heads))}{body}"
-    return element("table", table, class_="turns")
+    summed = [each for each in components if each.weighted or each.name == "task"]
+    return render(
+        "trajectory.html.j2",
+        record=record,
+        summed=summed,
+        weightless=[each for each in components if each.raw and each not in summed],
+        others=_same_others(record),
+        uncoloured=colours is not None and record.credit is None,
+        drawing=lifelines(record, colours),
+        turns=turn_rows(record, colours),
+        signs=SIGNS,
+        failed=FAILED,
+    )
 
 
-def rewards(record: Record) -> str:
-    """Each component that is not 0, raw and weighted, their sum, and the answers."""
-    parts = [f"reward {element('b', number(record.total))}{_components(record)}"]
-    if record.credit is not None:
-        same = _same_others(record.credit)
-        told = f"group advantage {element('b', signed(record.credit.advantage))}"
-        parts.append(told + ("" if record.credit.trained else ", not trained on"))
-        parts += [f"tokens of no operation: {_numbers(*same)}"] if same else []
-    answers = ", ".join(_quoted(answer) for answer in record.answers)
-    parts += [f"answers: {answers or 'none'}", f"ended: {escaped(record.status)}"]
-    parts.append(f"{record.tokens_total:,} tokens, {record.tokens_peak:,} at most")
-    return element("p", " · ".join(parts), class_="rewards")
+def turn_rows(
+    record: RecordedTrajectory, colours: TokenColours | None
+) -> list[TurnRow]:
+    """Lists the turns of a trajectory.
 
+    Args:
+      record: the trajectory.
+      colours: of the page, None if no record of it has token credit.
 
-def _components(record: Record) -> str:
-    """What the reward is made of, and what was counted but weighs nothing."""
-    summed, counted = [], []
-    for name in dict.fromkeys((*record.raw, *record.weighted)):
-        raw, weighted = record.raw.get(name), record.weighted.get(name)
-        if weighted or name == "task":
-            summed.append(f"{escaped(name)} {number(weighted)} (raw {number(raw)})")
-        elif raw:
-            counted.append(f"{escaped(name)} {number(raw)}")
-    told = f" = {' + '.join(summed)}" if summed else ""
-    unweighted = element("span", f"weighs 0: {', '.join(counted)}", class_="muted")
-    return told + (f" · {unweighted}" if counted else "")
-
-
-def said(record: Record, place: int, shades: Shades | None) -> str:
-    """What was said in a turn, its tokens coloured where they are known."""
-    turn = record.turns[place]
-    if turn.runs is None or record.credit is None or shades is None:
-        return escaped(turn.action)
-    made, at = [], 0
-    for op, lengths in turn.runs:
-        weight, bonus, advantage = token_numbers(record, op, place)
-        tokens = []
-        for length in lengths:
-            if at < LONGEST:
-                tokens.append(element("i", escaped(turn.action[at : at + length])))
-            at += length
-        made.append(
-            element(
-                "span",
-                "".join(tokens),
-                class_=f"run {shades.classes(weight, bonus, advantage)}".strip(),
-                title=_sum(record.credit.advantage, weight, bonus, advantage),
+    Returns:
+      A row for each turn.
+    """
+    credited = colours is not None and record.credit is not None
+    ops: list[list[tuple[OpRecord, TokenNumbers | None]]] = [[] for _ in record.turns]
+    for place, op in enumerate(record.log):
+        numbers = token_numbers(record, place, op.turn) if credited else None
+        if op.turn < len(ops):
+            ops[op.turn].append((op, numbers))
+    same, rows = _same_others(record), []
+    for n, turn in enumerate(record.turns):
+        runs, left = _runs(record, n, colours) if credited else (None, 0)
+        has_others = any(op < 0 for op, _ in turn.runs or ())
+        shows_others = credited and has_others and same is None
+        rows.append(
+            TurnRow(
+                observation=turn.observation,
+                useful=n in record.useful,
+                action=turn.action,
+                runs=runs,
+                left=left,
+                ops=ops[n],
+                others=token_numbers(record, -1, n) if shows_others else None,
+                cut=turn.cut,
+                reward=turn.reward,
             )
         )
+    return rows
+
+
+def _runs(
+    record: RecordedTrajectory, place: int, colours: TokenColours
+) -> tuple[list[TokenRun] | None, int]:
+    """The tokens of a turn and what is left of its action after LONGEST characters."""
+    turn = record.turns[place]
+    if turn.runs is None:
+        return None, 0
+    runs, at = [], 0
+    for op, lengths in turn.runs:
+        numbers, tokens = token_numbers(record, op, place), []
+        for length in lengths:
+            if at < LONGEST:
+                tokens.append(turn.action[at : at + length])
+            at += length
+        title = _sum(record.credit.advantage, numbers)
+        runs.append(TokenRun(colours.classes(numbers), title, tokens))
         if at > LONGEST:
-            made.append(cut_note(turn.action))
-            break
-    return "".join(made)
+            return runs, len(turn.action) - LONGEST
+    return runs, 0
 
 
-def _row(
-    record: Record, n: int, turn: Turn, ops: Sequence[OpRecord], shades: Shades | None
-) -> str:
-    star = element("b", "★", class_="star", title="deserves memory")
-    seen = escaped(turn.observation) + (f" {star}" if n in record.useful else "")
-    log = {id(op): place for place, op in enumerate(record.log)}
-    done = "".join(_op(record, op, log[id(op)], shades) for op in ops)
-    others = _others(record, n, shades)
-    cut = element("div", "cut at the token limit", class_="bad") if turn.cut else ""
-    earned = "" if not turn.reward else signed(turn.reward)
-    cells = (
-        element("th", str(n), scope="row"),
-        element("td", seen, class_="text", dir="auto"),
-        element("td", said(record, n, shades), class_="text said", dir="auto"),
-        element("td", done + cut + others, class_="ops"),
-        element("td", earned, class_="number"),
-    )
-    return element("tr", "".join(cells))
-
-
-def _op(record: Record, op: OpRecord, place: int, shades: Shades | None) -> str:
-    kind = op.kind if op.kind in SIGNS else "other"
-    words = [element("span", escaped(op.kind, 40), class_=f"chip {kind}")]
-    bad = op.outcome in FAILED or op.error is not None
-    told = [op.outcome] + ([op.error] if op.error else [])
-    words.append(element("span", escaped(", ".join(told)), class_="bad" if bad else ""))
-    if op.entry_ids:
-        words.append(_entries(op))
-    if op.evicted:
-        words.append(f"evicts {', '.join(map(str, op.evicted))}")
-    if op.similarity:
-        words.append(f"similarity {op.similarity:.2f}")
-    if op.stored and op.stored != op.text:
-        words.append(f"stored {_quoted(op.stored)}")
-    if shades is not None and record.credit is not None:
-        words.append(_numbers(*token_numbers(record, place, op.turn)))
-    return element("div", " ".join(words))
-
-
-def _entries(op: OpRecord) -> str:
-    first, *more = op.entry_ids
-    if op.kind in ("write", "merge") and more:
-        joint = "replaces" if op.supersedes else "from"
-        return f"entry {first} {joint} {', '.join(map(str, more))}"
-    noun = "entry" if not more else "entries"
-    return f"{noun} {', '.join(map(str, op.entry_ids))}"
-
-
-def _others(record: Record, turn: int, shades: Shades | None) -> str:
-    """The numbers of tokens that spell no op, where the turn has some."""
-    runs = record.turns[turn].runs or ()
-    if shades is None or record.credit is None or all(op >= 0 for op, _ in runs):
-        return ""
-    if _same_others(record.credit):
-        return ""
-    numbers = _numbers(*token_numbers(record, -1, turn))
-    return element("div", f"other tokens {numbers}", class_="others")
-
-
-def _same_others(credit: Credit) -> tuple[float, float, float] | None:
-    """The numbers of tokens that spell no op, where all turns have the same."""
-    if len(set(credit.by_turn)) != 1:
+def _same_others(record: RecordedTrajectory) -> TokenNumbers | None:
+    """The numbers of tokens that spell no op, if all turns have the same."""
+    if record.credit is None or len(set(record.credit.by_turn)) != 1:
         return None
-    weight, advantage = credit.by_turn[0]
-    return weight, 0.0, advantage
+    return token_numbers(record, -1, 0)
 
 
-def _numbers(weight: float, bonus: float, advantage: float) -> str:
-    bonus_told = f" bonus {signed(bonus)}" if bonus else ""
-    told = f"weight {weight:.2g}{bonus_told} advantage {signed(advantage)}"
-    return element("span", told, class_="credit")
-
-
-def _sum(group: float, weight: float, bonus: float, advantage: float) -> str:
+def _sum(group: float, numbers: TokenNumbers) -> str:
+    """How an advantage comes about."""
+    weight, bonus, advantage = numbers
     if not advantage and (weight * group or bonus):
         return f"weight {weight:.2g}, bonus {signed(bonus)}, not trained on"
     return f"{signed(advantage)} = {weight:.2g} × {signed(group)} + {signed(bonus)}"
 
 
-def _quoted(text: str) -> str:
-    return element("q", escaped(text, 300), dir="auto")
+def trajectory_html(
+    trajectory: Trajectory,
+    *,
+    caption: str = "",
+    said: Sequence[Sequence[tuple[str, float]]] | None = None,
+) -> str:
+    """Shows a trajectory in a notebook: turn, what it saw and said, ops and rewards.
+
+    Observations that deserve memory have a star if the environment knows the truth.
+
+    Args:
+      trajectory: as sampling or evaluation made it.
+      caption: a line above the table.
+      said: by turn, pieces of what the policy said and a number for each, such as the
+        advantage of its tokens; they are coloured by it.
+
+    Returns:
+      A table with its styles at each element, since what shows notebooks drops style
+      sheets.
+    """
+    said = said or ()
+    strongest = max((abs(v) for turn in said for _, v in turn), default=0.0)
+    return str(
+        render(
+            "notebook_trajectory.html.j2",
+            trajectory=trajectory,
+            heads=HEADS,
+            caption=caption,
+            answers=", ".join(trajectory.answers),
+            useful=[
+                _is_useful(trajectory, n) for n in range(len(trajectory.observations))
+            ],
+            said=said,
+            background=functools.partial(_background, strongest=strongest),
+            figure=functools.partial(figure, digits=2, unknown=UNKNOWN),
+        )
+    )
+
+
+def _is_useful(trajectory: Trajectory, turn: int) -> bool:
+    """Whether a turn is the first to show an observation that deserves memory."""
+    observed = trajectory.turn_observation
+    if turn >= len(observed) or observed[turn] not in trajectory.useful:
+        return False
+    return turn == 0 or observed[turn] != observed[turn - 1]
+
+
+def _background(value: float, strongest: float) -> str:
+    """Green above 0, red below, the paler the nearer to it."""
+    red, green, blue = (46, 125, 50) if value > 0 else (198, 40, 40)
+    opacity = 0.75 * min(abs(value) / strongest, 1.0) if strongest else 0.0
+    return f"rgba({red},{green},{blue},{opacity:.2f})"

@@ -171,6 +171,14 @@ class Trajectory:
                 "by_turn": self.turn_reward,
             },
             "useful_observations": sorted(self.useful),
+            "questions": [
+                {
+                    "observation": question.observation,
+                    "answer": question.answer,
+                    "support": sorted(question.support),
+                }
+                for question in self.questions
+            ],
             "question_scores": list(self.question_scores),
             "tokens_total": self.tokens_total,
             "tokens_peak": self.tokens_peak,

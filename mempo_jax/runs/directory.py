@@ -8,8 +8,8 @@ The run directory: what a run writes, where, and how it is found again.
     cold_start/ (initial policy) · cold_start_checkpoints/ (until it has ended) ·
     policy/ (trained) · policy_best/ (of the best checkpoint) · adapters/ ·
     evaluation_cold_start.json · evaluation_trained.json · skipped/ (batches of updates
-    not finite) · summary.json · machines.json (versions and devices of its starts) ·
-    lock (held while a process runs there)
+    not finite) · summary.json · machines.json (times, versions and devices of its
+    starts) · lock (held while a process runs there)
 
 Directories that must be whole are written beside their place and renamed.
 """
@@ -17,6 +17,7 @@ Directories that must be whole are written beside their place and renamed.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import fcntl
 import hashlib
 import importlib.metadata
@@ -25,6 +26,7 @@ import os
 import pathlib
 import platform
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,6 +48,7 @@ def describe() -> dict[str, Any]:
     device = jax.devices()[0]
     return {
         "mempo_jax": mempo_jax.__version__,
+        "commit": _commit(pathlib.Path(mempo_jax.__file__).parent),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
         "system": f"{platform.system()} {platform.machine()}",
@@ -61,6 +64,21 @@ def with_this(known: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The machines that a run was computed on so far, and this one where it is new."""
     this = describe()
     return [*known, *([] if known and known[-1] == this else [this])]
+
+
+def _commit(package: pathlib.Path) -> str | None:
+    """The commit of the checkout that the package is part of, with ``-dirty`` if files
+    were changed since; None if it was installed, or there is no git."""
+    if not (package.parent / ".git").exists():  # it may be inside another's checkout
+        return None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        described = subprocess.run(
+            command, cwd=package, capture_output=True, timeout=10, check=True, text=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip() or None
 
 
 def _version(package: str) -> str | None:
@@ -198,13 +216,16 @@ class RunDir:
             raise ConfigError(f"--workdir={self.path}: {error}") from error
 
     def note_machine(self) -> None:
-        """Adds versions and devices of this start to machines.json, while ``locked``.
+        """Adds this start to machines.json, while ``locked``: time, versions, devices.
 
         Raises:
           ConfigError: it cannot be written.
         """
-        known = (self.load_json(MACHINES) or {}).get("machines", [])
-        text = json.dumps({"machines": with_this(known)}, indent=1)
+        noted = self.load_json(MACHINES) or {}
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        noted["machines"] = with_this(noted.get("machines", []))
+        noted["starts"] = [*noted.get("starts", []), now]
+        text = json.dumps(noted, indent=1)
         try:
             write_text(self.path / MACHINES, text + "\n")
         except OSError as error:

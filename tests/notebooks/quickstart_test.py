@@ -10,7 +10,7 @@ import re
 import pytest
 
 from mempo_jax.evaluation.compare import NAMES
-from mempo_jax.report.trajectories import HEADS, STAR
+from mempo_jax.report.turns import HEADS, STAR
 from tests.report.reading import Read
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -11,9 +11,10 @@ import subprocess
 
 import pytest
 
-from mempo_jax.report import run_page
-from mempo_jax.report.run_files import read_run
+from mempo_jax.report.selection import select_groups
+from scripts import lifeline_picture
 from tests.report import run_case
+from tests.report.page_test import page_of
 
 pytestmark = pytest.mark.browser
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -51,7 +52,7 @@ def chromium():
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     folder = run_case.write(tmp_path_factory.mktemp("browser") / "run")
-    return run_page.page(read_run(folder, 200))
+    return page_of(folder)
 
 
 @pytest.fixture
@@ -228,12 +229,79 @@ def test_nothing_is_wider_than_the_window(told, page, size):
     assert made["wide"] <= made["window"]
 
 
+def test_stored_texts_are_readable_on_a_phone(told, tmp_path):
+    folder, long = run_case.write(tmp_path / "run"), "a text of several words " * 4
+    made = [run_case.record(sample=n, ops=run_case.log(long)) for n in range(8)]
+    run_case.lines(folder / "trajectories" / "step_000000.jsonl", made)
+    body = """
+        location.hash = "g0"; await wait(50);
+        const rows = all(".written tbody th").map(
+          (each) => each.getBoundingClientRect());
+        told.window = document.documentElement.clientWidth;
+        told.widths = rows.map((box) => box.width);
+        told.heights = rows.map((box) => box.height);
+        """
+    made = told(page_of(folder), body, size="390,800")
+    assert min(made["widths"]) >= 150
+    assert max(made["heights"]) <= 150
+    assert made["window"] <= 500
+
+
+def test_a_link_opens_its_group_and_its_trajectory(told, page):
+    made = told(
+        page,
+        """
+        const open = () => all(".group[open]").map((each) => each.id);
+        told.before = open();
+        document.querySelectorAll(".group .anchor")[2].click(); await wait(50);
+        told.group = [location.hash, open()];
+        location.hash = "step-10-ledger-train-11/1"; await wait(50);
+        told.both = open();
+        const group = document.getElementById("step-10-ledger-train-11");
+        const members = [...group.querySelectorAll(".member")];
+        told.member = members.findIndex((each) => each.open);
+        location.hash = "no-such-group"; await wait(50);
+        told.after = open();
+        """,
+    )
+    assert made["before"] == []
+    first, second = "step-10-ledger-train-10", "step-10-ledger-train-11"
+    assert made["group"] == [f"#{first}", [first]]
+    assert made["both"] == made["after"] == [first, second]
+    assert made["member"] == 1
+
+
+def test_groups_are_filtered_by_why_they_are_not_solved(told, page):
+    made = told(
+        page,
+        """
+        const outcome = document.getElementById("outcome");
+        for (const value of ["had", "lost"]) {
+          outcome.value = value; change(outcome); told[value] = seen();
+        }
+        """,
+    )
+    assert made == {"had": 4, "lost": 0}
+
+
+def test_a_picture_of_a_group_is_as_tall_as_its_page(chromium, tmp_path, monkeypatch):
+    monkeypatch.setenv("CHROMIUM", chromium)
+    folder, out = run_case.write(tmp_path / "run"), tmp_path / "picture.png"
+    words = [f"--workdir={folder}", "--group=step-10-ledger-train-11", f"--out={out}"]
+    assert lifeline_picture.main(words) == 0
+    content = out.read_bytes()
+    assert content.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
+    assert width == 1.5 * lifeline_picture.WIDTH
+    assert 300 < height < 1.5 * lifeline_picture.TALL
+
+
 def test_two_hundred_trajectories_open(told, tmp_path):
     folder = run_case.write(tmp_path / "run", steps=range(0, 250, 10), size=4)
-    run = read_run(folder, 200)
-    assert run.chosen.shown >= 196
+    chosen = select_groups(folder / "trajectories", 200)
+    assert chosen.shown >= 196
     made = told(
-        run_page.page(run),
+        page_of(folder),
         """
         told.groups = all(".group").length;
         told.elements = all("*").length;
@@ -242,6 +310,6 @@ def test_two_hundred_trajectories_open(told, tmp_path):
         told.members = all(".member").length;
         """,
     )
-    assert made["groups"] == len(run.chosen.groups)
+    assert made["groups"] == len(chosen.groups)
     assert made["elements"] < 4000, "what is closed is no element yet"
-    assert made["members"] == run.chosen.shown
+    assert made["members"] == chosen.shown

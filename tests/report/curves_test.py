@@ -8,12 +8,25 @@ import tracemalloc
 import pytest
 
 from mempo_jax.report import curves
+from mempo_jax.report.markup import render
+from mempo_jax.report.records import by_step
 from tests.report import run_case
 from tests.report.reading import Read
 
 
 def series(rows):
-    return curves.series_of(curves.by_step(rows))
+    return curves.series_of(by_step(rows))
+
+
+def drawn(title, series):
+    """The drawing of one panel, HTML."""
+    size = {"width": curves.WIDTH, "height": curves.HEIGHT, "left": curves.LEFT}
+    size["right"] = curves.WIDTH - curves.RIGHT
+    panel = curves.panel(title, series)
+    page = render(
+        "curves.html.j2", panels=[panel], others=[], unreadable=0, joined=1, **size
+    )
+    return re.search(r"<figure.*?</figure>", page, re.S)[0]
 
 
 def heights(page):
@@ -27,7 +40,7 @@ def heights(page):
 
 def test_values_stand_where_they_belong():
     made = series([{"step": n, "a": n / 2} for n in range(5)])
-    page = curves.figure("a title", {"a": made["a"]})
+    page = drawn("a title", {"a": made["a"]})
     (points,) = heights(page)
     xs, ys = zip(*points, strict=True)
     assert xs[0] == curves.LEFT
@@ -42,7 +55,7 @@ def test_values_stand_where_they_belong():
 
 def test_0_stands_where_its_line_does_and_the_highest_below_the_edge():
     made = series([{"step": n, "a": n - 2.0} for n in range(5)])
-    page = curves.figure("a", {"a": made["a"]})
+    page = drawn("a", {"a": made["a"]})
     ys = [y for _, y in heights(page)[0]]
     assert ys[0] == curves.HEIGHT - curves.BOTTOM, "the lowest is the bottom"
     assert curves.TOP + 3 < ys[-1] < curves.TOP + 12
@@ -60,7 +73,7 @@ def test_a_gap_is_a_gap_and_a_point_alone_is_a_dot():
     values = [1.0, None, 3.0, 4.0, float("nan"), float("inf")]
     made = series([{"step": n, "a": v} for n, v in enumerate(values)])
     assert made["a"].values == [1.0, None, 3.0, 4.0, None, None]
-    page = curves.figure("a", {"a": made["a"]})
+    page = drawn("a", {"a": made["a"]})
     pale = re.search(r'd="([^"]*)" class="pale"', page)[1]
     assert pale.count("M") == 2
     assert page.count("<circle") == 1
@@ -110,7 +123,7 @@ def test_ticks_are_round_and_few(low, high):
 @pytest.mark.parametrize("value", [0.0, 5.0, -5.0, 1e-9, 5e-324])
 def test_a_curve_that_is_flat(value):
     made = series([{"step": 3, "a": value}])
-    assert "nan" not in curves.figure("a", {"a": made["a"]})
+    assert "nan" not in drawn("a", {"a": made["a"]})
 
 
 def test_the_running_mean():
@@ -121,7 +134,7 @@ def test_a_long_run_is_read_without_its_rows():
     rows = ({"step": n} | {f"m{m}": n / 7 for m in range(50)} for n in range(4000))
     tracemalloc.start()
     try:
-        table = curves.by_step(rows)
+        table = by_step(rows)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -4,12 +4,14 @@ import re
 
 import pytest
 
-from mempo_jax.report import groups, lifelines, strips
-from mempo_jax.report.choosing import Group
+from mempo_jax.report import groups, lifelines
+from mempo_jax.report.lifelines import Axis, entry_histories
+from mempo_jax.report.markup import TokenColours, render
 from mempo_jax.report.records import read_record
-from mempo_jax.report.shades import shades_of
+from mempo_jax.report.selection import Group
 from tests.report import run_case
 from tests.report.reading import Read
+from tests.report.run_case import op
 
 
 def record(**changes):
@@ -17,8 +19,8 @@ def record(**changes):
 
 
 def drawn(made):
-    shades = shades_of([Group(0, made.task, (made,))])
-    return lifelines.lifelines(made, shades)
+    drawing = lifelines.lifelines(made, TokenColours.of([made]))
+    return render("lifelines.html.j2", drawing=drawing)
 
 
 def entries(page):
@@ -53,7 +55,7 @@ def test_marks_of_each_fate():
 
 
 def test_marks_stand_at_their_turns():
-    axis = strips.axis_of(5)
+    axis = Axis.of(5)
     marks = {each.get("class", ""): each for _, each in entries(drawn(record()))[0]}
     line = next(each for name, each in marks.items() if name.startswith("life"))
     assert (float(line["x1"]), float(line["x2"])) == (axis.x(0), axis.x(4))
@@ -82,13 +84,12 @@ def test_without_a_bonus_a_line_keeps_the_colour_of_its_advantage():
     """Beside one that has a bonus, and as the table of what was stored."""
     made = record()
     group = Group(0, made.task, (made,))
-    shades = shades_of([group])
     (second,) = re.findall(
         r'class="life (a[^"]*)"',
-        lifelines.lifelines(made, shades).split('<g class="entry')[2],
+        drawn(made).split('<g class="entry')[2],
     )
     assert second.split(" ")[0].startswith("ap")
-    table = groups.comparison(group, shades)
+    table = groups.comparison(group, TokenColours.of([made]))
     (row,) = re.findall(r'<th scope="row" dir="auto">two 2.*?</tr>', table)
     assert f'<td class="{second}">●×</td>' in row
 
@@ -135,14 +136,82 @@ def test_a_label_begins_within_the_drawing(turns, text):
 
 
 @pytest.mark.parametrize(
-    ("op", "marked"),
+    ("each", "marked"),
     [
         (run_case.op(0, "write", "new", [0]), False),
         (run_case.op(0, "write", "duplicate", [0]), True),
         (run_case.op(0, "recall", "recalled", error="no_number"), True),
     ],
 )
-def test_a_strip_frames_what_failed(op, marked):
-    drawing = strips.strip(record(ops=[op]), strips.axis_of(5), 0)
-    assert (f'class="op {op["kind"]} failed"' in drawing) == marked
-    assert (f'class="op {op["kind"]}"' in drawing) != marked
+def test_a_strip_frames_what_failed(each, marked):
+    drawing = drawn(record(ops=[each]))
+    assert (f'class="op {each["kind"]} failed"' in drawing) == marked
+    assert (f'class="op {each["kind"]}"' in drawing) != marked
+
+
+def histories(log=None, turns=5):
+    made = run_case.record() | {"turns": [{"observation": "", "action": ""}] * turns}
+    return entry_histories(read_record("x", made | ({"ops": log} if log else {})))
+
+
+def test_born_and_ended():
+    first, second, third, fourth = histories()
+    assert [each.entry for each in (first, second, third, fourth)] == [0, 1, 2, 3]
+    assert [each.born for each in (first, second, third, fourth)] == [0, 0, 1, 2]
+    assert (first.end, first.fate) == (None, "")
+    assert (second.end, second.fate, second.into) == (1, "superseded", 2)
+    assert (third.end, third.fate, third.parents) == (2, "evicted", (1,))
+    assert (fourth.end, fourth.fate) == (2, "deleted")
+    assert [each.op for each in (first, second, third, fourth)] == [0, 1, 2, 3]
+
+
+def test_recalled_and_in_the_context_of_the_answer():
+    first, second, *_ = histories()
+    assert first.recalls == [(3, 1, 0.75)]
+    assert first.contexts == first.answers == [4]
+    assert not second.recalls
+
+
+def test_a_run_of_recalls_keeps_what_the_first_found():
+    log = [
+        op(0, "write", "new", [0], stored="a", text="a"),
+        op(1, "recall", "recalled", [0]),
+        op(2, "recall", "recalled", []),
+        op(3, "act", text="x"),
+        op(4, "answer", text="x"),
+    ]
+    (each,) = histories(log)
+    assert each.contexts == [2, 3]
+    assert each.answers == [3]
+
+
+def test_a_recall_in_the_last_turn_shows_nothing_to_anyone():
+    log = [op(0, "write", "new", [0], stored="a"), op(4, "recall", "recalled", [0])]
+    (each,) = histories(log)
+    assert each.contexts == []
+
+
+def test_joined_is_not_superseded():
+    log = [
+        op(0, "write", "new", [0], stored="a"),
+        op(1, "write", "new", [1], stored="b"),
+        op(2, "merge", "merged", [2, 0, 1], stored="a b"),
+        op(3, "delete", "deleted", [0]),
+    ]
+    first, second, joined = histories(log)
+    assert (first.fate, second.fate, joined.fate) == ("merged", "merged", "")
+    assert joined.parents == (0, 1)
+    assert first.end == 2, "a tombstone dies once"
+
+
+def test_entries_of_an_initial_bank_were_there_before():
+    log = [
+        op(0, "recall", "recalled", [7, 3]),
+        op(1, "delete", "deleted", [7]),
+        op(1, "write", "duplicate", [3]),
+        op(2, "delete", "error", [3], error="inactive_id"),
+    ]
+    third, seventh = histories(log)
+    assert (third.born, third.op, third.end) == (-1, None, None)
+    assert third.recalls[0][:2] == (0, 2)
+    assert (seventh.born, seventh.end) == (-1, 1)

@@ -1,8 +1,25 @@
-"""Texts as HTML, and figures for reading."""
+"""Texts as HTML, figures for reading, and numbers as steps of a colour."""
 
+import re
+
+import jinja2
 import pytest
 
 from mempo_jax.report import markup
+from mempo_jax.report.records import read_record
+from tests.report import run_case
+
+
+def shown_by_a_template(text):
+    row = (text, False, [])
+    page = markup.render(
+        "notebook_comparison.html.j2", heads=[], rows=[row], caption="", figure=None
+    )
+    return re.search("<td[^>]*>(.*)</td>", page, re.S)[1]
+
+
+def source(name):
+    return markup.asset(name).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -16,18 +33,22 @@ from mempo_jax.report import markup
     ],
 )
 def test_text_is_escaped(text, shown):
-    assert markup.escaped(text) == shown
+    assert shown_by_a_template(text) == shown
 
 
 def test_what_is_too_long_is_cut_before_it_is_escaped():
-    assert markup.escaped("<<<<", 3) == "&lt;&lt;&lt; [… 1 more characters]"
+    shown = shown_by_a_template(markup.cut("<<<<", 3))
+    assert shown == "&lt;&lt;&lt; [… 1 more characters]"
     assert markup.brief("one  two\nthree", 9) == "one two …"
 
 
-def test_elements():
-    made = markup.element("p", "x", class_="a", data_of=1, hidden=True, title=None)
-    assert made == '<p class="a" data-of="1" hidden>x</p>'
-    assert markup.single("line", x1=0, class_='"') == '<line x1="0" class="&quot;"/>'
+def test_a_value_that_is_missing_is_an_error_at_its_line():
+    name = "notebook_comparison.html.j2"
+    with pytest.raises(jinja2.UndefinedError, match="'rows' is undefined") as raised:
+        markup.render(name, heads=[], caption="")
+    (line,) = [n for n, text in enumerate(source(name)) if "in rows" in text]
+    places = [(str(each.path), each.lineno) for each in raised.traceback]
+    assert (name, line) in [(path.rpartition("/")[2], at) for path, at in places]
 
 
 @pytest.mark.parametrize(
@@ -55,3 +76,54 @@ def test_signs_and_counts():
     ]
     assert markup.count(1, "group") == "1 group"
     assert markup.count(2_000, "group") == "2,000 groups"
+
+
+SCALES = {"advantage": 4.0, "weight": 1.0, "bonus": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "shade"),
+    [
+        (0.0, ""),
+        (4.0, "ap8"),
+        (1.0, "ap4"),
+        (-1.0, "an4"),
+        (99.0, "ap8"),
+        (1e-9, "ap1"),
+    ],
+)
+def test_steps(value, shade):
+    assert markup.TokenColours(SCALES).shade("advantage", value) == shade
+
+
+def test_a_measure_that_is_0_everywhere_has_no_colour():
+    numbers = markup.TokenNumbers(weight=1.0, bonus=0.0, advantage=-4.0)
+    assert markup.TokenColours(SCALES).classes(numbers) == "an8 wp8"
+
+
+def test_every_class_has_a_rule():
+    style = markup.render(
+        "token_colours.css.j2", measures=markup.MEASURES, steps=markup.STEPS
+    )
+    for letter in "awb":
+        for side in "pn":
+            for step in range(1, markup.STEPS + 1):
+                assert f" .{letter}{side}{step}{{background-color:" in style
+    assert style.count(";--deep:rgba(") == 6 * markup.STEPS, "what drawings take"
+
+
+def test_scales_are_those_of_what_is_shown():
+    made = read_record("step_000000", run_case.record())
+    found = markup.TokenColours.of([made])
+    assert found.scales["bonus"] == 0.5
+    assert 1.0 <= found.scales["advantage"] <= 1.5
+    old = read_record("step_000000", run_case.record(credit=False))
+    assert markup.TokenColours.of([old]) is None
+
+
+def test_what_a_record_does_not_tell_is_0():
+    made = read_record("step_000000", run_case.record())
+    assert markup.token_numbers(made, 0, 0) == (1.0, 0.5, 1.5)
+    assert markup.token_numbers(made, -1, 2) == (0.25, 0.0, 0.25)
+    assert markup.token_numbers(made, 99, 0) == (0.0, 0.0, 0.0)
+    assert markup.token_numbers(made, -1, 99) == (0.0, 0.0, 0.0)

@@ -14,7 +14,7 @@ class Read(HTMLParser):
     def __init__(self, page):
         super().__init__()
         self.rows, self.elements, self.text, self._open = [], [], "", []
-        self.feed(page)
+        self.feed(str(page))
         self.close()
         assert not self._open, f"never closed: {self._open}"
 

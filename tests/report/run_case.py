@@ -56,6 +56,7 @@ def record(task="ledger/train/0", sample=0, score=1.0, *, credit=True, **more):
             "by_turn": [0.0, 0.0, 0.0, 0.0, score],
         },
         "useful_observations": [0],
+        "questions": [{"observation": 3, "answer": "1", "support": [0]}],
         "question_scores": [score],
         "tokens_total": 1234,
         "tokens_peak": 56,
@@ -77,6 +78,14 @@ def record(task="ledger/train/0", sample=0, score=1.0, *, credit=True, **more):
 
 def failed(**more):
     return record(status="failed", failure="KeyError: 'x'", rewards={}, **more)
+
+
+def machines():
+    """What machines.json notes of two starts on one machine."""
+    versions = {"mempo_jax": "0.1.0", "commit": f"{'c0ffee' * 6}abcd-dirty"}
+    versions |= {"jax": "0.10.2", "python": "3.11.7", "device": "cpu", "devices": 2}
+    starts = ["2026-01-02T03:04:05+00:00", "2026-01-03T00:00:00+00:00"]
+    return {"machines": [{"jax": "0.9"}, versions], "starts": starts}
 
 
 def write(folder, *, steps=(0, 10), size=4, credit=True, ended=True):

@@ -12,7 +12,7 @@ from tests.rollout.tiny import (
     make_collector,
 )
 
-ASKED = Question(0, "gold", frozenset(), category="single")
+ASKED = Question(0, "gold", frozenset({5, 2}), category="single")
 
 
 class Asking(ScriptedEnv):
@@ -36,5 +36,8 @@ def test_scores_of_questions_come_with_the_trajectory(env, scores):
     collector = make_collector(engine, env=lambda job: env(LINES))
     [made] = collector.run(jobs(1), decoding())
     assert made.question_scores == scores
-    assert made.to_json()["question_scores"] == list(scores)
+    recorded = made.to_json()
+    assert recorded["question_scores"] == list(scores)
+    asked = {"observation": 0, "answer": "gold", "support": [2, 5]}
+    assert recorded["questions"] == ([asked] if env is not ScriptedEnv else [])
     assert made.failure is None

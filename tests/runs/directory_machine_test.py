@@ -1,6 +1,8 @@
 """What is written down of the machine."""
 
+import datetime
 import json
+import subprocess
 
 import jax
 
@@ -15,6 +17,34 @@ def test_versions_and_devices_are_named():
     assert json.loads(json.dumps(got)) == got
 
 
+def git(folder, *words):
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_commit_of_a_checkout_is_named(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    assert directory._commit(package) is None, "no checkout"
+    git(tmp_path, "init")
+    assert directory._commit(package) is None, "no commit"
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    commit = directory._commit(package)
+    assert len(commit) == 40
+    assert set(commit) <= set("0123456789abcdef")
+    (package / "__init__.py").write_text("changed = True")
+    assert directory._commit(package) == f"{commit}-dirty"
+
+
+def test_without_git_no_commit_is_named(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "package").mkdir()
+    monkeypatch.setenv("PATH", "")
+    assert directory._commit(tmp_path / "package") is None
+
+
 def test_a_machine_is_noted_once_and_a_change_is_kept(monkeypatch):
     here = directory.describe()
     assert directory.with_this([]) == [here]
@@ -26,11 +56,14 @@ def test_a_machine_is_noted_once_and_a_change_is_kept(monkeypatch):
 
 
 def test_a_run_notes_it_and_leaves_nothing_where_it_gives_back(tmp_path):
-    place = RunDir(str(tmp_path / "run"))
+    place, now = RunDir(str(tmp_path / "run")), datetime.datetime.now(datetime.UTC)
     for _ in range(2):
         place.claim({"seed": 1})
         place.note_machine()
     noted = json.loads((place.path / "machines.json").read_text())
-    assert noted == {"machines": [directory.describe()]}
+    assert noted["machines"] == [directory.describe()]
+    starts = [datetime.datetime.fromisoformat(each) for each in noted["starts"]]
+    assert len(starts) == 2
+    assert all(abs(now - each) < datetime.timedelta(minutes=5) for each in starts)
     place.release()
     assert not place.path.exists()

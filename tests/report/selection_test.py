@@ -2,14 +2,14 @@
 
 import pytest
 
-from mempo_jax.report import browsing
-from mempo_jax.report.choosing import choose
+from mempo_jax.report.selection import select_groups
 from tests.report import run_case
+from tests.report.page_test import page_of
 
 
 def test_all_where_there_is_room(tmp_path):
     folder = run_case.write(tmp_path / "run") / "trajectories"
-    chosen = choose(folder, 200)
+    chosen = select_groups(folder, 200)
     assert (chosen.shown, chosen.recorded) == (20, 20)
     assert [group.step for group in chosen.groups] == [0, 0, 10, 10, None, None]
     assert [m.source for m in chosen.groups[-1].members] == [
@@ -21,7 +21,7 @@ def test_all_where_there_is_room(tmp_path):
 @pytest.mark.parametrize("most", [1, 7, 16, 40, 41, 100])
 def test_no_more_than_asked_and_both_ends_of_the_run(tmp_path, most):
     folder = run_case.write(tmp_path / "run", steps=range(0, 200, 10)) / "trajectories"
-    chosen = choose(folder, most)
+    chosen = select_groups(folder, most)
     assert chosen.shown <= max(most, 4)
     steps = [group.step for group in chosen.groups if group.step is not None]
     assert steps == sorted(steps)
@@ -39,30 +39,30 @@ def test_a_group_with_contrast_comes_before_one_without(tmp_path):
     alike = [run_case.record("ledger/train/0", n, 1.0) for n in range(2)]
     apart = [run_case.record("ledger/train/1", n, float(n)) for n in range(2)]
     run_case.lines(folder / "step_000000.jsonl", [*alike, *apart])
-    (group,) = choose(folder, 2).groups
+    (group,) = select_groups(folder, 2).groups
     assert group.task == "ledger/train/1"
     assert group.spread == 1.0
 
 
 def test_a_run_that_only_evaluated(tmp_path):
     folder = run_case.write(tmp_path / "run", steps=()) / "trajectories"
-    chosen = choose(folder, 3)
+    chosen = select_groups(folder, 3)
     assert [group.task for group in chosen.groups] == ["ledger/test/0"]
 
 
 def test_nothing_there(tmp_path):
-    assert choose(tmp_path / "absent", 200).groups == ()
+    assert select_groups(tmp_path / "absent", 200).groups == ()
     (tmp_path / "step_000000.jsonl").write_text("")
-    assert choose(tmp_path, 200).groups == ()
+    assert select_groups(tmp_path, 200).groups == ()
 
 
 def test_lines_that_cannot_be_read_are_counted_apart(tmp_path):
     folder = run_case.write(tmp_path / "run") / "trajectories"
     file = folder / "step_000010.jsonl"
     file.write_text(file.read_text() + '{"no": "record"}\n{"task": "ledger/tr')
-    chosen = choose(folder, 200)
+    chosen = select_groups(folder, 200)
     assert (chosen.unreadable, chosen.shown, chosen.recorded) == (2, 20, 20)
-    assert browsing.shown(chosen).endswith("2 of 2 steps. 2 lines could not be read.")
+    assert chosen.size.endswith("2 of 2 steps. 2 lines could not be read.")
 
 
 def test_lines_that_are_no_record_do_not_count(tmp_path):
@@ -71,17 +71,17 @@ def test_lines_that_are_no_record_do_not_count(tmp_path):
     for file in folder.iterdir():
         with file.open("a") as lines:
             lines.write('no json\n{"task": "ledger/tr')
-    assert choose(folder, 200).recorded == 28
-    assert choose(folder, 4).recorded == 28
+    assert select_groups(folder, 200).recorded == 28
+    assert select_groups(folder, 4).recorded == 28
 
 
 def test_a_directory_named_like_a_file_is_left_out_and_said_so(tmp_path):
     folder = run_case.write(tmp_path / "run") / "trajectories"
     (folder / "step_000006.jsonl").mkdir()
-    chosen = choose(folder, 200)
+    chosen = select_groups(folder, 200)
     assert (chosen.shown, chosen.step_files, chosen.unreadable_files) == (20, 2, 1)
-    assert browsing.section(chosen)[0].count("1 file could not be read.") == 1
+    assert page_of(folder.parent).count("1 file could not be read.") == 1
     for file in folder.glob("*.jsonl"):
         if file.is_file():
             file.unlink()
-    assert "1 file could not be read." in browsing.section(choose(folder, 200))[0]
+    assert "1 file could not be read." in page_of(folder.parent)

@@ -18,12 +18,16 @@
   }
   all("details").forEach(watch);
 
-  // An address that ends with #g3 opens group 3, with #t3-0 its first trajectory too.
+  // An address that ends with the id of a group opens it, with /0 its first trajectory
+  // too. #g3 and #t3-0 do the same by the number of the group on this page.
   function follow() {
-    const found = /^#[gt](\d+)(?:-(\d+))?$/.exec(location.hash);
-    let open = found && all(".group")[found[1]];
-    for (const inner of found ? [null, found[2]] : []) {
-      if (inner) open = open && all(".member", open)[inner];
+    const hash = location.hash.slice(1);
+    const byNumber = /^[gt](\d+)(?:-(\d+))?$/.exec(hash);
+    const [key, member] = byNumber ? byNumber.slice(1) : hash.split("/");
+    let open = byNumber ? all(".group")[key] : byId(key);
+    if (!open || !open.matches(".group")) return;
+    for (const inner of [undefined, member]) {
+      if (inner !== undefined) open = all(".member", open)[inner];
       if (!open) return;
       open.open = true;
       fill(open);

@@ -4,7 +4,7 @@ import pytest
 
 from mempo_jax.evaluation.baselines import ToldTrajectory
 from mempo_jax.evaluation.table import MEASURES, row
-from mempo_jax.report.comparison import comparison_html
+from mempo_jax.report.results import comparison_html
 from tests.report.reading import Read
 from tests.rollout.assemble_test import trajectory
 
@@ -32,3 +32,19 @@ def test_all_measures_unless_some_are_named(rows):
     assert heads == ["policy", *MEASURES.values()]
     with pytest.raises(KeyError, match="speed"):
         comparison_html(rows, ("speed",))
+
+
+def test_a_table_escapes_its_caption_and_has_no_empty_lines(rows):
+    page = comparison_html(rows, ("em",), caption="over <above>")
+    assert Read(page).text.startswith("over <above>")
+    assert page.count("<div") == 2, "the box and the caption"
+    assert comparison_html(rows, ("em",)).count("<div") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (0.0, "0.00"), (-0.256, "-0.26"), (12.34, "12.3"), (321.4, "321")],
+)
+def test_figures_are_short(value, shown):
+    row = {"policy": "one", "em": {"mean": value, "ci95": [None, None]}}
+    assert Read(comparison_html([row], ("em",))).rows[1] == ["one", shown]

@@ -1,10 +1,11 @@
 """A trajectory as a table: each turn, its ops, and the truth about its observations."""
 
 import dataclasses
+import re
 
 from mempo_jax.envs import Question
 from mempo_jax.memory import OpRecord
-from mempo_jax.report.trajectories import HEADS, STAR, trajectory_html
+from mempo_jax.report.turns import HEADS, STAR, trajectory_html
 from tests.report.reading import Read
 from tests.rollout.assemble_test import note, recall, trajectory, write
 
@@ -70,6 +71,18 @@ def test_what_was_said_is_coloured_by_a_number():
     assert "0.38)" in spans["-1.000"]
     assert read.rows[1][2] == "<mem one"
     assert read.rows[5][2] == ""
+
+
+def test_colours_tell_sign_and_size():
+    pieces = [("strong", 2.0), ("weak", 1.0), ("against", -2.0), ("none", 0.0)]
+    page = trajectory_html(made(), said=[pieces])
+    spans = re.findall(r"background:(rgba\([^)]*\))[^>]*>(\w+)</span>", page)
+    shades = {name: colour for colour, name in spans}
+    assert shades["strong"].endswith("0.75)")
+    assert shades["weak"].endswith("0.38)")
+    assert shades["strong"] != shades["against"]
+    assert shades["none"].endswith("0.00)")
+    assert "0.00)" in trajectory_html(made(), said=[[("a", 0.0)]]), "none beside it"
 
 
 def test_a_trajectory_that_failed_or_stopped_early():
