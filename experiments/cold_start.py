@@ -52,7 +52,7 @@ def main(command: Command) -> int:
     from mempo_jax.builders.policies import initial_policy
     from mempo_jax.builders.suites import make_suite
     from mempo_jax.distributed.hosts import RunStopped
-    from mempo_jax.runs.directory import RunDir
+    from mempo_jax.runs.run_dir import RunDir
     from mempo_jax.training.cold_start import cold_start
 
     bars = Bars()

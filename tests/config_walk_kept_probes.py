@@ -7,7 +7,7 @@ import numpy as np
 
 from mempo_jax.builders import engines
 from mempo_jax.distributed.hosts import Stop
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.training import cold_start as cold_starts
 from mempo_jax.training import run
 from mempo_jax.training.checkpoints import Checkpoints, RunCheckpoints

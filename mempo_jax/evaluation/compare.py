@@ -31,7 +31,7 @@ from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.collect import Job
 from mempo_jax.rollout.sampler import Request
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError, nearest
 
 MODELS = ("cold_start", "trained")

@@ -31,14 +31,11 @@ from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import bucket_of, pack
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.time_limits import nothing
-from mempo_jax.runs.directory import identity
+from mempo_jax.runs.run_dir import identity
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.checkpoints import Checkpoints
 from mempo_jax.training.demonstrations import recorded, scripted
-from mempo_jax.training.state import (
-    cold_start_optimiser,
-    state_from_params,
-)
+from mempo_jax.training.state import cold_start_optimiser, state_from_params
 from mempo_jax.training.step import RunAheadLimit, TrainPrograms
 from mempo_jax.types import Rows, TrainState
 

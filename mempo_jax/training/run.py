@@ -22,8 +22,8 @@ from mempo_jax.evaluation.held_out import Progress, evaluate, no_progress
 from mempo_jax.models import lora
 from mempo_jax.models.lora import save_adapters
 from mempo_jax.rollout.http_client import ServerError
-from mempo_jax.runs.directory import RunDir
-from mempo_jax.runs.metrics import MetricsWriter
+from mempo_jax.runs.metrics_writer import MetricsWriter
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.checkpoints import RunCheckpoints
 from mempo_jax.training.cold_start import cold_start

@@ -19,7 +19,7 @@ from mempo_jax.memory import closing_tags
 from mempo_jax.models import hf
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.http_client import ServerError
-from mempo_jax.runs.metrics import read_metrics
+from mempo_jax.runs.metrics_writer import read_metric_rows
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import run
 from tests.experiments import tiny
@@ -96,7 +96,7 @@ def test_a_whole_run_over_a_server_that_is_a_little_off(server, tmp_path):
     cap = {"objective__importance_cap": 2.0, "train__max_log_prob_gap": 0.1}
     given = config(server.url, tmp_path, **cap)
     summary = run.run(from_config(given), given, str(tmp_path / "run"))
-    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    rows = read_metric_rows(tmp_path / "run" / "metrics.jsonl")
     assert summary["steps"] == len(rows) == 2
     assert sum(row["updates"] for row in rows) >= 2
     # A server with weights of the step before would be off by more than its noise.

@@ -17,7 +17,7 @@ from mempo_jax.config import from_config
 from mempo_jax.distributed import placement
 from mempo_jax.models import hf, lora
 from mempo_jax.models.lora import LoraConfig
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import checks
 from mempo_jax.training import cold_start as cold_starts

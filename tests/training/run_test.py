@@ -7,7 +7,7 @@ import pytest
 from mempo_jax.builders import engines
 from mempo_jax.builders.policies import make_nano
 from mempo_jax.config import from_config
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import run
 from tests.experiments import tiny

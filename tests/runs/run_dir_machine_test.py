@@ -6,12 +6,12 @@ import subprocess
 
 import jax
 
-from mempo_jax.runs import directory
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs import run_dir
+from mempo_jax.runs.run_dir import RunDir
 
 
 def test_versions_and_devices_are_named():
-    got = directory.describe()
+    got = run_dir.describe()
     assert got["jax"] == jax.__version__
     assert (got["backend"], got["devices"]) == ("cpu", jax.device_count())
     assert json.loads(json.dumps(got)) == got
@@ -26,33 +26,33 @@ def test_the_commit_of_a_checkout_is_named(tmp_path):
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    assert directory._commit(package) is None, "no checkout"
+    assert run_dir._commit(package) is None, "no checkout"
     git(tmp_path, "init")
-    assert directory._commit(package) is None, "no commit"
+    assert run_dir._commit(package) is None, "no commit"
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "first")
-    commit = directory._commit(package)
+    commit = run_dir._commit(package)
     assert len(commit) == 40
     assert set(commit) <= set("0123456789abcdef")
     (package / "__init__.py").write_text("changed = True")
-    assert directory._commit(package) == f"{commit}-dirty"
+    assert run_dir._commit(package) == f"{commit}-dirty"
 
 
 def test_without_git_no_commit_is_named(tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     (tmp_path / "package").mkdir()
     monkeypatch.setenv("PATH", "")
-    assert directory._commit(tmp_path / "package") is None
+    assert run_dir._commit(tmp_path / "package") is None
 
 
 def test_a_machine_is_noted_once_and_a_change_is_kept(monkeypatch):
-    here = directory.describe()
-    assert directory.with_this([]) == [here]
-    assert directory.with_this([here]) == [here]
+    here = run_dir.describe()
+    assert run_dir.with_this([]) == [here]
+    assert run_dir.with_this([here]) == [here]
     other = here | {"jax": "0.1"}
-    assert directory.with_this([other]) == [other, here]
-    monkeypatch.setattr(directory, "describe", lambda: other)
-    assert directory.with_this([other, here]) == [other, here, other]
+    assert run_dir.with_this([other]) == [other, here]
+    monkeypatch.setattr(run_dir, "describe", lambda: other)
+    assert run_dir.with_this([other, here]) == [other, here, other]
 
 
 def test_a_run_notes_it_and_leaves_nothing_where_it_gives_back(tmp_path):
@@ -61,7 +61,7 @@ def test_a_run_notes_it_and_leaves_nothing_where_it_gives_back(tmp_path):
         place.claim({"seed": 1})
         place.note_machine()
     noted = json.loads((place.path / "machines.json").read_text())
-    assert noted["machines"] == [directory.describe()]
+    assert noted["machines"] == [run_dir.describe()]
     starts = [datetime.datetime.fromisoformat(each) for each in noted["starts"]]
     assert len(starts) == 2
     assert all(abs(now - each) < datetime.timedelta(minutes=5) for each in starts)
