@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mempo_jax.runs.metrics import read_metrics
+from mempo_jax.runs.metrics_writer import read_metric_rows
 
 MODES = {
     "uniform": ("uniform",),
@@ -147,7 +147,7 @@ def read(runs: pathlib.Path, modes: Sequence[str], seeds: Sequence[int]) -> list
         for seed in seeds:
             place = runs / f"{mode}-{seed}"
             metrics = place / "metrics.jsonl"
-            rows = read_metrics(metrics) if metrics.is_file() else []
+            rows = read_metric_rows(metrics) if metrics.is_file() else []
             if rows:
                 curves.append(_curve(mode, seed, rows, place / "summary.json"))
     if not curves:

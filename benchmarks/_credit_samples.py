@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks import _credit_truth
-from mempo_jax.builders.engine import batch_shapes, make_run_mesh
-from mempo_jax.builders.policy import load_policy
-from mempo_jax.config import RunSettings
-from mempo_jax.core.credit import CreditSettings
+from mempo_jax.builders.engines import batch_shapes, make_run_mesh
+from mempo_jax.builders.policies import load_policy
+from mempo_jax.config import RunConfig
+from mempo_jax.core.credit import CreditConfig
 from mempo_jax.envs import TaskSuite
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError
@@ -47,13 +47,13 @@ class Writes:
     cost: dict[str, dict[str, float]]
 
 
-def variants(base: CreditSettings) -> dict[str, CreditSettings]:
+def variants(base: CreditConfig) -> dict[str, CreditConfig]:
     """The modes to compare, each alone, then in other forms, then in pairs.
 
     ``ops_only`` in a pair changes no write's credit, so that pairs leave it out.
     """
 
-    def of(*modes: str, **fields) -> CreditSettings:
+    def of(*modes: str, **fields) -> CreditConfig:
         return dataclasses.replace(base, modes=modes, **fields)
 
     plain = {"attribution_form": "bonus", "attribution_probe": "turn_reward"}
@@ -95,9 +95,9 @@ class Sampler:
     def __init__(
         self,
         directory: str,
-        settings: RunSettings,
+        settings: RunConfig,
         suite: TaskSuite,
-        modes: dict[str, CreditSettings],
+        modes: dict[str, CreditConfig],
     ) -> None:
         mesh = make_run_mesh(settings)
         self._policy = load_policy(directory, settings)
@@ -177,7 +177,7 @@ class Sampler:
 class _Tally:
     """Adds up the steps."""
 
-    def __init__(self, modes: dict[str, CreditSettings]) -> None:
+    def __init__(self, modes: dict[str, CreditConfig]) -> None:
         self.groups = 0
         self.counts: collections.Counter[str] = collections.Counter()
         self.fates: collections.Counter[str] = collections.Counter()

@@ -18,7 +18,7 @@ from mempo_jax.distributed import hosts, placement
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.training import state as states
-from mempo_jax.training.step import Programs, filler_rows
+from mempo_jax.training.step import TrainPrograms, dummy_rows
 
 ROWS, LENGTH, STEPS = 16, 64, 3
 # The first steps of Adam are the sign of the gradient; of one that is 0 up to rounding
@@ -46,7 +46,7 @@ def run(axes: tuple[int, int, int]) -> tuple[dict, dict]:
     mesh = placement.make_mesh(*axes)
     model = LanguageModel(CONFIG, "float32")
     optimiser = states.make_optimiser(dataclasses.replace(SETTINGS, eps=EPS))
-    programs = Programs(model, mesh, optimiser, *unused())
+    programs = TrainPrograms(model, mesh, optimiser, *unused())
     state = states.init_state(model.init, jax.random.key(0), optimiser, mesh)
     traffic = _traffic(programs, state)
     losses = []
@@ -62,10 +62,10 @@ def run(axes: tuple[int, int, int]) -> tuple[dict, dict]:
     return {"losses": losses, "traffic": traffic}, placement.to_host(state.params)
 
 
-def _traffic(programs: Programs, state) -> dict[str, dict]:
+def _traffic(programs: TrainPrograms, state) -> dict[str, dict]:
     jitted = programs.jitted()
     jitted["accumulate"] = jitted["supervised"]
-    rows = programs.place_rows(filler_rows(ROWS, LENGTH))
+    rows = programs.place_rows(dummy_rows(ROWS, LENGTH))
     sums = programs.supervised_zeros()
     calls = {
         "score": (state.params, rows, np.float32(1)),

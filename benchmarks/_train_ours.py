@@ -12,13 +12,13 @@ import jax
 import numpy as np
 
 from benchmarks import _train_batches as work
-from mempo_jax.core import AdvantageSettings, CreditSettings
+from mempo_jax.core import AdvantageSettings, CreditConfig
 from mempo_jax.distributed.placement import make_mesh
 from mempo_jax.models import hf
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.training import state as states
 from mempo_jax.training.loss import ObjectiveSettings
-from mempo_jax.training.step import Programs
+from mempo_jax.training.step import TrainPrograms
 from mempo_jax.types import Rows
 
 SETTINGS = states.OptimiserSettings(
@@ -38,7 +38,9 @@ def main() -> None:
     work.pin(threads)
     config, params, _ = hf.load(directory)
     mesh, optimiser = make_mesh(1, 1, 1), states.make_optimiser(SETTINGS)
-    programs = Programs(LanguageModel(config, "float32"), mesh, optimiser, *unused())
+    programs = TrainPrograms(
+        LanguageModel(config, "float32"), mesh, optimiser, *unused()
+    )
     held = [states.state_from_params(params, optimiser, mesh)]
 
     def step(given: dict) -> float:
@@ -79,13 +81,13 @@ def unused() -> tuple:
         importance_cap=0.0,
         logit_chunk=2_048,
     )
-    credit = {field.name: 0.0 for field in dataclasses.fields(CreditSettings)}
+    credit = {field.name: 0.0 for field in dataclasses.fields(CreditConfig)}
     credit |= {"modes": ("uniform",), "attribution_form": "bonus", "gamma": 1.0}
     credit |= {"attribution_probe": "turn_reward", "counterfactual_evictions": True}
     return (
         objective,
         AdvantageSettings(eps=1e-4, ddof=0, divide_by_std=True, outcome_gate=True),
-        CreditSettings(**credit),
+        CreditConfig(**credit),
     )
 
 

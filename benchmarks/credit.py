@@ -69,7 +69,7 @@ def main(command: Command) -> int:
 def run(config: dict, directories: list[str], groups: int, say) -> dict:
     """All policies: plain data, tables said on the way."""
     from benchmarks import _credit_samples, _credit_tables
-    from mempo_jax.builders.suite import make_suite
+    from mempo_jax.builders.suites import make_suite
     from mempo_jax.config import from_config
 
     settings = from_config(config)

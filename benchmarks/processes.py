@@ -131,7 +131,7 @@ def distances(one: pathlib.Path, other: pathlib.Path) -> list[float]:
     import numpy as np
 
     from mempo_jax.models import hf
-    from mempo_jax.runs.metrics import read_metrics
+    from mempo_jax.runs.metrics_writer import read_metric_rows as read_metrics
 
     rows = [read_metrics(each / "metrics.jsonl") for each in (one, other)]
     far = [

@@ -48,11 +48,11 @@ def main(command: Command) -> int:
         print(f"warning: {line}", file=sys.stderr)
 
     from experiments.progress import Bars
-    from mempo_jax.builders.engine import make_run_mesh
-    from mempo_jax.builders.policy import initial_policy
-    from mempo_jax.builders.suite import make_suite
+    from mempo_jax.builders.engines import make_run_mesh
+    from mempo_jax.builders.policies import initial_policy
+    from mempo_jax.builders.suites import make_suite
     from mempo_jax.distributed.hosts import RunStopped
-    from mempo_jax.runs.directory import RunDir
+    from mempo_jax.runs.run_dir import RunDir
     from mempo_jax.training.cold_start import cold_start
 
     bars = Bars()
@@ -76,8 +76,8 @@ def main(command: Command) -> int:
 
 def _write(path: pathlib.Path, settings: Any) -> int:
     from experiments.progress import Bars
-    from mempo_jax.builders.policy import initial_policy
-    from mempo_jax.builders.suite import make_episodes, make_expert, make_suite
+    from mempo_jax.builders.policies import initial_policy
+    from mempo_jax.builders.suites import make_episodes, make_expert, make_suite
     from mempo_jax.training.demonstrations import records, write_demonstrations
 
     if path.exists() or not path.parent.is_dir():

@@ -55,7 +55,7 @@ def main(command: Command) -> int:
     from mempo_jax.evaluation.compare import WHO_READS, compare, names_of
     from mempo_jax.evaluation.table import lines
     from mempo_jax.rollout.http_client import ServerError
-    from mempo_jax.runs.directory import RunDir
+    from mempo_jax.runs.run_dir import RunDir
 
     names_of(options.baselines)
     if options.reader not in WHO_READS:
@@ -101,14 +101,14 @@ def _finished(workdir: pathlib.Path) -> dict:
             "command that began it continues it"
         )
 
-    from mempo_jax.builders.policy import read_json
+    from mempo_jax.builders.policies import read_json
 
     return read_json(workdir / "config.json")
 
 
 def _write(out: pathlib.Path, rows: list, about: dict) -> None:
     from mempo_jax.evaluation.table import to_csv
-    from mempo_jax.runs.directory import write_text
+    from mempo_jax.runs.run_dir import write_text
 
     whole = about | {"rows": rows}
     write_text(out / "evaluation.json", json.dumps(whole, indent=1) + "\n")

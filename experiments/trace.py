@@ -38,8 +38,8 @@ def main(command: Command) -> int:
     path = _policy_path(command.options) or settings.policy.path
 
     from experiments.transcript import transcript
-    from mempo_jax.builders.engine import make_collector, make_decoding, make_run_mesh
-    from mempo_jax.builders.suite import make_suite
+    from mempo_jax.builders.engines import make_collector, make_decoding, make_run_mesh
+    from mempo_jax.builders.suites import make_suite
     from mempo_jax.rollout.collect import Job
     from mempo_jax.rollout.http_client import ServerError
 
@@ -75,7 +75,7 @@ def _policy_path(options: flags.FlagValues) -> str:
 
 def _policy(path, suite, settings, mesh):
     from experiments.progress import Bars
-    from mempo_jax.builders.policy import load_policy, make_nano
+    from mempo_jax.builders.policies import load_policy, make_nano
     from mempo_jax.training.cold_start import cold_start
 
     if path:

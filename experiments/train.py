@@ -83,9 +83,9 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
     from mempo_jax.distributed import hosts
     from mempo_jax.distributed.hosts import RunStopped
     from mempo_jax.envs.reward import RewardError
-    from mempo_jax.evaluation.held_out import quiet
+    from mempo_jax.evaluation.held_out import no_progress as quiet
     from mempo_jax.rollout.http_client import ServerError
-    from mempo_jax.runs.metrics import read_metrics
+    from mempo_jax.runs.metrics_writer import read_metric_rows as read_metrics
     from mempo_jax.training.checkpoints import CheckpointError
     from mempo_jax.training.run import run
 
@@ -121,7 +121,7 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
 def _say_ended(settings: Any, config: dict[str, Any], workdir: str) -> None:
     """Tells that a run has ended before: nothing runs, whatever is asked for."""
     from mempo_jax.distributed import hosts
-    from mempo_jax.runs.directory import RunDir
+    from mempo_jax.runs.run_dir import RunDir
 
     place = RunDir(workdir)
     try:

@@ -16,10 +16,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mempo_jax.builders.engine import make_decoding, make_engine, make_run_mesh
-from mempo_jax.builders.policy import Policy, load_policy, read_config
-from mempo_jax.builders.suite import make_suite
-from mempo_jax.config import RunSettings, from_config
+from mempo_jax.builders.engines import make_decoding, make_engine, make_run_mesh
+from mempo_jax.builders.policies import Policy, load_policy, read_config
+from mempo_jax.builders.suites import make_suite
+from mempo_jax.config import RunConfig, from_config
 from mempo_jax.envs import Environment, Episode, Question, StepResult, Task, TaskSuite
 from mempo_jax.memory import Bank
 from mempo_jax.rollout.collect import Collector, Job
@@ -68,7 +68,7 @@ class Agent:
     def __init__(
         self,
         policy: Policy,
-        settings: RunSettings,
+        settings: RunConfig,
         mesh: Any,
         bank: Bank | str | os.PathLike | None,
     ) -> None:
@@ -211,7 +211,7 @@ class Agent:
         return bank
 
 
-def _alone(settings: RunSettings) -> RunSettings:
+def _alone(settings: RunConfig) -> RunConfig:
     """The settings for one trajectory at a time, sampled by this process."""
     mesh = dataclasses.replace(settings.mesh, data=1)
     engine = dataclasses.replace(settings.engine, kind="local", lanes=1, row_buckets=())

@@ -23,17 +23,17 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mempo_jax.core.credit import CreditSettings
-from mempo_jax.envs.adapters import ADAPTERS, AdapterSettings
-from mempo_jax.envs.babi import BabiSettings
-from mempo_jax.envs.context import ContextSettings
-from mempo_jax.envs.dialogue import DialogueSettings
+from mempo_jax.core.credit import CreditConfig
+from mempo_jax.envs.adapters import ADAPTERS, AdapterConfig
+from mempo_jax.envs.babi import BabiConfig
+from mempo_jax.envs.context import ContextConfig
+from mempo_jax.envs.dialogue import DialogueConfig
 from mempo_jax.envs.episode import EpisodeSettings
-from mempo_jax.envs.factbook import FactbookSettings
-from mempo_jax.envs.ledger import LedgerSettings
-from mempo_jax.envs.multi_qa import MultiQaSettings
-from mempo_jax.envs.reward import RewardSettings
-from mempo_jax.envs.tools import ToolSettings
+from mempo_jax.envs.factbook import FactbookConfig
+from mempo_jax.envs.ledger import LedgerConfig
+from mempo_jax.envs.multi_qa import MultiQaConfig
+from mempo_jax.envs.reward import RewardConfig
+from mempo_jax.envs.tools import ToolConfig
 from mempo_jax.memory import BankConfig, Embedder, make_embedder
 from mempo_jax.models.attention import IMPLEMENTATIONS
 from mempo_jax.models.lora import Lora
@@ -58,17 +58,17 @@ def check_ascending(buckets: tuple[int, ...], field: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class EnvSection:
+class EnvConfig:
     name: str
     data_dir: str
     step_timeout_s: float
-    tools: ToolSettings
-    ledger: LedgerSettings
-    babi: BabiSettings
-    dialogue: DialogueSettings
-    multi_qa: MultiQaSettings
-    factbook: FactbookSettings
-    adapter: AdapterSettings
+    tools: ToolConfig
+    ledger: LedgerConfig
+    babi: BabiConfig
+    dialogue: DialogueConfig
+    multi_qa: MultiQaConfig
+    factbook: FactbookConfig
+    adapter: AdapterConfig
 
     def __post_init__(self) -> None:
         ok = self.name in SUITES or ":" in self.name.strip(":")
@@ -79,7 +79,7 @@ class EnvSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class MemorySection:
+class MemoryConfig:
     enabled: bool
     capacity: int
     retrieval_top_k: int
@@ -151,13 +151,13 @@ class RewardSection:
         ok = not self.function or (module and colon and name and ":" not in name)
         require(ok, "reward.function", "'package.module:function'", self.function)
 
-    def weights(self) -> RewardSettings:
-        names = [f.name for f in dataclasses.fields(RewardSettings)]
-        return RewardSettings(**{name: getattr(self, name) for name in names})
+    def weights(self) -> RewardConfig:
+        names = [f.name for f in dataclasses.fields(RewardConfig)]
+        return RewardConfig(**{name: getattr(self, name) for name in names})
 
 
 @dataclasses.dataclass(frozen=True)
-class NanoSection:
+class NanoConfig:
     layers: int
     width: int
     heads: int
@@ -190,7 +190,7 @@ class LoraSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicySection:
+class PolicyConfig:
     path: str
     ref_path: str
     chat_template_kwargs: tuple[tuple[str, bool | int | float | str], ...]
@@ -199,7 +199,7 @@ class PolicySection:
     attention: str
     remat: bool
     lora: LoraSection
-    nano: NanoSection
+    nano: NanoConfig
 
     def __post_init__(self) -> None:
         for field in ("param_dtype", "compute_dtype"):
@@ -217,14 +217,14 @@ class PolicySection:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshSection:
+class MeshConfig:
     data: int
     fsdp: int
     tensor: int
 
 
 @dataclasses.dataclass(frozen=True)
-class LogSection:
+class LogConfig:
     tensorboard: bool
     wandb_project: str
     trajectories_every: int
@@ -244,7 +244,7 @@ STALE_GAP = 0.1  # nats: a server that never learns soon differs by more
 
 
 @dataclasses.dataclass(frozen=True)
-class HttpSection:
+class HttpConfig:
     url: str
     model: str
     api_key_env: str
@@ -323,11 +323,11 @@ class HttpSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class EngineSection:
+class EngineConfig:
     kind: str
     lanes: int
     row_buckets: tuple[int, ...]
-    http: HttpSection
+    http: HttpConfig
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, "engine.kind", f"one of {KINDS}", self.kind)
@@ -358,7 +358,7 @@ class EngineSection:
 
 
 def check_stale(
-    engine: EngineSection, importance_cap: float, gap: float, eval_tasks: int
+    engine: EngineConfig, importance_cap: float, gap: float, eval_tasks: int
 ) -> None:
     """Raises ConfigError where a sampler that never learns would be taken for the
     policy: by the objective, by the check of log-probs, or by an evaluation."""
@@ -387,7 +387,7 @@ def check_stale(
 
 
 @dataclasses.dataclass(frozen=True)
-class SamplingSection:
+class SamplingConfig:
     group_size: int
     tasks_per_step: int
     temperature: float
@@ -424,7 +424,7 @@ class SamplingSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class ObjectiveSection:
+class ObjectiveConfig:
     clip_low: float
     clip_high: float
     dual_clip: float
@@ -462,7 +462,7 @@ class ObjectiveSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSection:
+class TrainConfig:
     steps: int
     learning_rate: float
     warmup_steps: int
@@ -515,22 +515,22 @@ BFLOAT16_GAP = 0.1  # sampler against trainer, both in bfloat16
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
+class RunConfig:
     """All sections of a config."""
 
     seed: int
-    env: EnvSection
-    context: ContextSettings
-    memory: MemorySection
+    env: EnvConfig
+    context: ContextConfig
+    memory: MemoryConfig
     reward: RewardSection
-    policy: PolicySection
-    sampling: SamplingSection
-    engine: EngineSection
-    credit: CreditSettings
-    objective: ObjectiveSection
-    train: TrainSection
-    mesh: MeshSection
-    log: LogSection
+    policy: PolicyConfig
+    sampling: SamplingConfig
+    engine: EngineConfig
+    credit: CreditConfig
+    objective: ObjectiveConfig
+    train: TrainConfig
+    mesh: MeshConfig
+    log: LogConfig
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**31, "seed", "0 to 2^31 - 1", self.seed)
@@ -561,26 +561,26 @@ class RunSettings:
         )
 
 
-def from_config(config: Mapping[str, Any]) -> RunSettings:
+def from_config(config: Mapping[str, Any]) -> RunConfig:
     """Checks a whole config (a plain nested mapping) and types it.
 
     Raises:
       ConfigError: in one line, what does not fit.
     """
     try:
-        return build(RunSettings, config, "config")
+        return build(RunConfig, config, "config")
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
-def advice(s: RunSettings) -> list[str]:
+def advice(s: RunConfig) -> list[str]:
     """One warning for each value outside the recommended range, with the remedy."""
     return list(_ranges(s))
 
 
-def _ranges(s: RunSettings) -> Iterator[str]:
+def _ranges(s: RunConfig) -> Iterator[str]:
     turns = s.sampling.max_turns
     for field, value, low, high, why in (
         (

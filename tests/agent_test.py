@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from mempo_jax import Agent, TextTask
-from mempo_jax.builders.memory_judge import Advisors
-from mempo_jax.envs import Status, Task
+from mempo_jax.builders.memory_models import MemoryModels
+from mempo_jax.envs import EpisodeStatus, Task
 from mempo_jax.memory import Bank, BankFileError, make_embedder
 from mempo_jax.settings import ConfigError
 from tests.envs.scripted_env import ScriptedEnv
@@ -54,7 +54,7 @@ class Engine(ScriptedEngine):
 
 def scripted_engine(policy, settings, mesh):
     """In place of a real one: each turn writes the next text."""
-    return Engine(SAID, slots=settings.sampling.slots), Advisors()
+    return Engine(SAID, slots=settings.sampling.slots), MemoryModels()
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_bank_goes_on_from_task_to_task(agent):
     for _ in range(3):
         before = texts(agent.bank)
         made = agent.run(ScriptedEnv())
-        assert made.status is not Status.FAILED
+        assert made.status is not EpisodeStatus.FAILED
         assert texts(agent.bank)[: len(before)] == before
         sizes.append(len(agent.bank.entries))
         assert {record.turn for record in made.log} <= set(range(6))

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mempo_jax.builders.engine import make_http_engine
-from mempo_jax.builders.policy import Policy
+from mempo_jax.builders.engines import make_http_engine
+from mempo_jax.builders.policies import Policy
 from mempo_jax.rollout import http_client
 from mempo_jax.rollout.sampler import Request
 from tests.rollout import tiny

@@ -9,7 +9,7 @@ import threading
 from types import ModuleType
 from unittest import mock
 
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.envs.tools import Tool
 from tests.config_walk_probes import demonstrations, tasks
 from tests.envs import dialogue_story

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
-from mempo_jax.builders import engine
+from mempo_jax.builders import engines
 from mempo_jax.distributed.hosts import Stop
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.training import cold_start as cold_starts
 from mempo_jax.training import run
 from mempo_jax.training.checkpoints import Checkpoints, RunCheckpoints
@@ -62,10 +62,10 @@ def kept_steps(settings, monkeypatch, shared):
     def save(self, state, record):
         saved.append(record["step"])
 
-    monkeypatch.setattr(cold_starts, "Programs", Still)
+    monkeypatch.setattr(cold_starts, "TrainPrograms", Still)
     monkeypatch.setattr(Checkpoints, "save", save)
     shared.runs += 1
     kept = shared.folder / f"run{shared.runs}"
-    suite = engine.make_suite(settings)
+    suite = engines.make_suite(settings)
     cold_starts.cold_start(shared.policy, suite, settings, shared.mesh, kept=kept)
     return saved

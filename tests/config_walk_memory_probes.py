@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mempo_jax.builders import memory_judge
-from mempo_jax.builders.engine import make_run_mesh
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders import memory_models
+from mempo_jax.builders.engines import make_run_mesh
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.memory import embedding
 from tests.rollout import probe_case
 
@@ -39,7 +39,7 @@ def advice(settings):
     """What the memory asks the policy, what answers count, and how long they may be."""
     suite, mesh = make_suite(settings), make_run_mesh(settings)
     policy = make_nano(suite, settings)
-    given = memory_judge.make_advisors(policy, settings, mesh)
+    given = memory_models.make_memory_models(policy, settings, mesh)
     seen = [sorted(policy.tokenizer.vocabulary())]
     if given.summarise is None:
         return seen

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mempo_jax.builders.engine import make_collector, make_run_mesh
-from mempo_jax.builders.policy import adapt, initial_policy, make_nano
-from mempo_jax.builders.suite import make_episodes, make_expert, make_suite
+from mempo_jax.builders.engines import make_collector, make_run_mesh
+from mempo_jax.builders.policies import adapt, initial_policy, make_nano
+from mempo_jax.builders.suites import make_episodes, make_expert, make_suite
 from mempo_jax.envs.ledger import LedgerEnv
 from mempo_jax.evaluation import held_out
 from mempo_jax.memory import Bank, make_embedder
@@ -31,9 +31,9 @@ from mempo_jax.training.state import (
     make_optimiser,
     objective_settings,
     optimiser_settings,
-    scheduled,
+    scheduled_values,
 )
-from mempo_jax.training.step import Programs
+from mempo_jax.training.step import TrainPrograms
 from mempo_jax.types import TrainState
 from tests.training import step_case
 
@@ -130,7 +130,7 @@ def optimiser(settings):
 def update(settings):
     """Gradients on a fixed batch, far from the policy that sampled it."""
     mesh = step_case.sharding.make_mesh(1, 1, 1)
-    programs = Programs(
+    programs = TrainPrograms(
         step_case.MODEL,
         mesh,
         make_optimiser(optimiser_settings(settings)),
@@ -143,7 +143,7 @@ def update(settings):
     score = facts.task_score.copy()
     score[0] = 0.5  # one group of equal task scores, with unequal penalties
     facts = facts._replace(task_score=score)
-    scale = scheduled(3, settings).bonus_scale
+    scale = scheduled_values(3, settings).bonus_scale
     inputs = programs.loss_inputs(facts, count_tokens([rows], facts.valid), scale)
     old, _ = programs.score(params, rows, 1.0)
     seen = []
@@ -241,7 +241,7 @@ def cold_start(settings, monkeypatch, shared):
             params = add_updates(state.params, changes)
             return TrainState(params, opt, state.step + 1), {"loss": 0.0}
 
-    monkeypatch.setattr(cold_starts, "Programs", Recorder)
+    monkeypatch.setattr(cold_starts, "TrainPrograms", Recorder)
     suite = make_suite(settings)
     made = cold_starts.cold_start(shared.policy, suite, settings, shared.mesh)
     return batches, bits(made["final_norm"])
@@ -273,13 +273,13 @@ def slow_step(settings, monkeypatch, shared):
 
 def skipping_step(settings, monkeypatch, shared):
     """A training step in which no update is finite."""
-    plain = Programs.apply
+    plain = TrainPrograms.apply
 
     def skip(self, state, sums):
         state, figures = plain(self, state, sums)
         return state, figures | {"skipped": jnp.array(True)}
 
-    monkeypatch.setattr(Programs, "apply", skip)
+    monkeypatch.setattr(TrainPrograms, "apply", skip)
     trained = Trainer.step
 
     def step_and_check(self, at):

@@ -4,8 +4,8 @@ from unittest import mock
 
 import numpy as np
 
-from mempo_jax.builders import suite as suite_module
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders import suites
+from mempo_jax.builders.suites import make_suite
 from tests.config_walk_probes import demonstrations
 from tests.envs import qa_case
 
@@ -72,9 +72,7 @@ def questions(settings):
 
 def countries(settings):
     """What is asked about countries of our own."""
-    with mock.patch.object(
-        suite_module, "read_package", return_value=qa_case.COUNTRIES
-    ):
+    with mock.patch.object(suites, "read_package", return_value=qa_case.COUNTRIES):
         suite = make_suite(settings)
     tasks = [suite.task("train", n) for n in range(suite.size("train") or 8)]
     return np.array([suite.make(task).goal for task in tasks]).tolist()

@@ -11,9 +11,9 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import base
-from mempo_jax.builders.engine import make_run_mesh
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.engines import make_run_mesh
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.distributed.hosts import RunStopped
 from mempo_jax.settings import ConfigError

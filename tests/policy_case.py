@@ -2,7 +2,7 @@
 
 import json
 
-from mempo_jax.builders.policy import write_config
+from mempo_jax.builders.policies import write_config
 from mempo_jax.models import hf
 from tests.experiments import tiny as tiny_config
 from tests.rollout import tiny

@@ -7,13 +7,7 @@ from mempo_jax.core.advantages import (
     group_normalise,
     outcome_gate,
 )
-from mempo_jax.core.credit import (
-    CreditSettings,
-    OpCredit,
-    assign,
-    bonus_scale,
-    to_tokens,
-)
+from mempo_jax.core.credit import CreditConfig, OpCredit, assign, bonus_scale, to_tokens
 from mempo_jax.core.divergences import kl_coefficient, kl_k1, kl_k2, kl_k3
 from mempo_jax.core.log_probs import (
     shifted_log_probs,
@@ -25,7 +19,7 @@ from mempo_jax.core.objective import clipped_surrogate, policy_objective
 
 __all__ = [
     "AdvantageSettings",
-    "CreditSettings",
+    "CreditConfig",
     "OpCredit",
     "assign",
     "bonus_scale",

@@ -43,7 +43,7 @@ class OpCredit(NamedTuple):
     bonus: Array
 
 
-class Facts(NamedTuple):
+class TrajectoryFacts(NamedTuple):
     """What happened, beside the op table.
 
     turn_reward f32 [N, M] · turn_count int32 [N] · group_valid bool [G, S] · evidence
@@ -56,7 +56,7 @@ class Facts(NamedTuple):
     evidence: Evidence
 
 
-class Mode(NamedTuple):
+class CreditMode(NamedTuple):
     """One way of assigning credit.
 
     ops: (OpTable, Facts, settings) -> OpCredit [N, K].
@@ -65,17 +65,17 @@ class Mode(NamedTuple):
     needs: settings -> what it wants probed, in the words of ``types.NEEDS``.
     """
 
-    ops: Callable[[OpTable, Facts, CreditSettings], OpCredit]
-    others: Callable[[Array, Array, CreditSettings], Array]
-    needs: Callable[[CreditSettings], tuple[str, ...]]
+    ops: Callable[[OpTable, TrajectoryFacts, CreditConfig], OpCredit]
+    others: Callable[[Array, Array, CreditConfig], Array]
+    needs: Callable[[CreditConfig], tuple[str, ...]]
 
 
-def ones(turn_id: Array, turn_count: Array, settings: CreditSettings) -> Array:
+def unit_weights(turn_id: Array, turn_count: Array, settings: CreditConfig) -> Array:
     """``Mode.others`` of a mode that says nothing about tokens outside of ops."""
     return jnp.ones(turn_id.shape)
 
 
-def nothing(settings: CreditSettings) -> tuple[str, ...]:
+def no_probes(settings: CreditConfig) -> tuple[str, ...]:
     """``Mode.needs`` of a mode that reads what happened alone."""
     return ()
 
@@ -92,7 +92,9 @@ def stored_writes(ops: OpTable) -> Array:
     return stored & (jnp.asarray(ops.kind) == Kind.WRITE)
 
 
-def among_peers(worth: Array, counted: Array, facts: Facts, eps: float) -> Array:
+def normalise_in_group(
+    worth: Array, counted: Array, facts: TrajectoryFacts, eps: float
+) -> Array:
     """How each op's worth stands among the counted ops of its group, [N, K].
 
     (worth - mean) / (population std + eps) over the ops of the group's valid
@@ -117,7 +119,7 @@ READ = (Kind.WRITE, Kind.REWRITE)
 
 
 def answer_probability(
-    ops: OpTable, facts: Facts, settings: CreditSettings
+    ops: OpTable, facts: TrajectoryFacts, settings: CreditConfig
 ) -> OpCredit:
     """Writes earn by how much more probable they alone make the gold answer.
 
@@ -140,16 +142,22 @@ def answer_probability(
     """
     kind = jnp.asarray(ops.kind)
     gain = jnp.asarray(facts.evidence.answer_gain)
-    bonus = among_peers(gain, jnp.isin(kind, jnp.array(READ)), facts, PROBABILITY_EPS)
+    bonus = normalise_in_group(
+        gain, jnp.isin(kind, jnp.array(READ)), facts, PROBABILITY_EPS
+    )
     return OpCredit(jnp.ones(kind.shape), settings.answer_probability_weight * bonus)
 
 
-ANSWER_PROBABILITY = Mode(answer_probability, ones, lambda settings: ("answer_gain",))
+ANSWER_PROBABILITY = CreditMode(
+    answer_probability, unit_weights, lambda settings: ("answer_gain",)
+)
 REWARD_EPS = 1e-4  # in units of reward
 LOG_PROB_EPS = 0.5  # nats: below it the answers of one policy differ by noise
 
 
-def attribution(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCredit:
+def attribution(
+    ops: OpTable, facts: TrajectoryFacts, settings: CreditConfig
+) -> OpCredit:
     """Writes earn, or pay, by the change of reward over their interval.
 
     contribution = reward of the turns after the write, up to its last use in context; 0
@@ -182,7 +190,7 @@ def attribution(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCredi
         weight = jnp.where(stored_writes(ops), weight, 1.0)
         return OpCredit(weight, jnp.zeros(kind.shape))
     eps = REWARD_EPS if by_reward else LOG_PROB_EPS
-    bonus = among_peers(earned, kind == Kind.WRITE, facts, eps)
+    bonus = normalise_in_group(earned, kind == Kind.WRITE, facts, eps)
     return OpCredit(jnp.ones(kind.shape), settings.attribution_weight * bonus)
 
 
@@ -198,7 +206,7 @@ def contributions(ops: OpTable, turn_reward: Array, turn_count: Array) -> Array:
     return jnp.sum(keep(turn_reward[:, None, :], inside), axis=-1)
 
 
-def _share_of_largest(earned: Array, ops: OpTable, facts: Facts) -> Array:
+def _share_of_largest(earned: Array, ops: OpTable, facts: TrajectoryFacts) -> Array:
     """|earned| over the largest among the writes of the group, in [0, 1]; [N, K]."""
     groups = facts.group_valid.shape[0]
     valid = jnp.asarray(facts.group_valid, bool).reshape(-1, 1)
@@ -208,17 +216,19 @@ def _share_of_largest(earned: Array, ops: OpTable, facts: Facts) -> Array:
     return share.reshape(earned.shape)
 
 
-def _attribution_probes(settings: CreditSettings) -> tuple[str, ...]:
+def _attribution_probes(settings: CreditConfig) -> tuple[str, ...]:
     probed = settings.attribution_probe == "answer_log_prob"
     return ("turn_potential",) if probed else ()
 
 
-ATTRIBUTION = Mode(attribution, ones, _attribution_probes)
+ATTRIBUTION = CreditMode(attribution, unit_weights, _attribution_probes)
 DROP_EPS = 0.5  # nats: smaller drops are noise of the reader
 ROUTED = (Kind.WRITE, Kind.MERGE, Kind.RECALL)
 
 
-def counterfactual(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCredit:
+def counterfactual(
+    ops: OpTable, facts: TrajectoryFacts, settings: CreditConfig
+) -> OpCredit:
     """Ops earn by the drop of the gold answer's log-probability without their memory.
 
     The drop is that of leaving one entry out of the context in which a question was
@@ -242,29 +252,33 @@ def counterfactual(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCr
     """
     kind = jnp.asarray(ops.kind)
     drop = jnp.asarray(facts.evidence.leave_out)
-    bonus = sum(among_peers(drop, kind == routed, facts, DROP_EPS) for routed in ROUTED)
+    bonus = sum(
+        normalise_in_group(drop, kind == routed, facts, DROP_EPS) for routed in ROUTED
+    )
     return OpCredit(jnp.ones(kind.shape), settings.counterfactual_weight * bonus)
 
 
-def _counterfactual_probes(settings: CreditSettings) -> tuple[str, ...]:
+def _counterfactual_probes(settings: CreditConfig) -> tuple[str, ...]:
     evictions = ("evictions",) if settings.counterfactual_evictions else ()
     return ("leave_out", *evictions)
 
 
-COUNTERFACTUAL = Mode(counterfactual, ones, _counterfactual_probes)
+COUNTERFACTUAL = CreditMode(counterfactual, unit_weights, _counterfactual_probes)
 
 
-def uniform(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCredit:
+def uniform(ops: OpTable, facts: TrajectoryFacts, settings: CreditConfig) -> OpCredit:
     """Every op weighs 1: plain GRPO."""
     return _weighted(jnp.ones(jnp.shape(ops.kind)))
 
 
-def ops_only(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCredit:
+def ops_only(ops: OpTable, facts: TrajectoryFacts, settings: CreditConfig) -> OpCredit:
     """Memory ops (skipped and malformed ones too) weigh 1, others ``other_weight``."""
     return _weighted(jnp.where(is_memory_op(ops.kind), 1.0, settings.other_weight))
 
 
-def discounted(ops: OpTable, facts: Facts, settings: CreditSettings) -> OpCredit:
+def discounted(
+    ops: OpTable, facts: TrajectoryFacts, settings: CreditConfig
+) -> OpCredit:
     """An op at turn t of T weighs gamma^(T - 1 - t)."""
     return _weighted(_discount(ops.turn, facts.turn_count, settings))
 
@@ -273,19 +287,19 @@ def _weighted(weight: Array) -> OpCredit:
     return OpCredit(weight, jnp.zeros(weight.shape))
 
 
-def _discount(turn: Array, turn_count: Array, settings: CreditSettings) -> Array:
+def _discount(turn: Array, turn_count: Array, settings: CreditConfig) -> Array:
     left = jnp.asarray(turn_count)[:, None] - 1 - jnp.asarray(turn)
     return as_float(settings.gamma) ** jnp.maximum(left, 0)
 
 
-def _other_weight(turn_id: Array, turn_count: Array, settings: CreditSettings) -> Array:
+def _other_weight(turn_id: Array, turn_count: Array, settings: CreditConfig) -> Array:
     return jnp.full(turn_id.shape, settings.other_weight)
 
 
-UNIFORM = Mode(uniform, ones, nothing)
-OPS_ONLY = Mode(ops_only, _other_weight, nothing)
-DISCOUNTED = Mode(discounted, _discount, nothing)
-MODES: dict[str, Mode] = {
+UNIFORM = CreditMode(uniform, unit_weights, no_probes)
+OPS_ONLY = CreditMode(ops_only, _other_weight, no_probes)
+DISCOUNTED = CreditMode(discounted, _discount, no_probes)
+MODES: dict[str, CreditMode] = {
     "uniform": UNIFORM,
     "ops_only": OPS_ONLY,
     "discounted": DISCOUNTED,
@@ -298,7 +312,7 @@ PROBES = ("turn_reward", "answer_log_prob")
 
 
 @dataclasses.dataclass(frozen=True)
-class CreditSettings:
+class CreditConfig:
     """Which modes, in the words of ``MODES``, and their constants.
 
     gamma in (0, 1] discounts per turn; other_weight in [0, 1] is what ``ops_only``
@@ -363,7 +377,7 @@ def assign(
     turn_reward: Array,
     turn_count: Array,
     group_valid: Array,
-    settings: CreditSettings,
+    settings: CreditConfig,
     evidence: Evidence | None = None,
 ) -> OpCredit:
     """Credit of every op under ``settings.modes``.
@@ -391,7 +405,7 @@ def assign(
         zeros = jnp.zeros(kind.shape)
         evidence = Evidence(zeros, zeros, jnp.zeros(jnp.shape(turn_reward)))
     turn_count, group_valid = jnp.asarray(turn_count), jnp.asarray(group_valid)
-    facts = Facts(turn_reward, turn_count, group_valid, evidence)
+    facts = TrajectoryFacts(turn_reward, turn_count, group_valid, evidence)
     weight, bonus = jnp.ones(kind.shape), jnp.zeros(kind.shape)
     for mode in settings.modes:
         credit = MODES[mode].ops(ops, facts, settings)
@@ -424,7 +438,7 @@ def to_tokens(
     action_mask: Array,
     trajectory_index: Array,
     turn_count: Array,
-    settings: CreditSettings,
+    settings: CreditConfig,
 ) -> tuple[Array, Array]:
     """Lays the credit of ops on the tokens that spelled them.
 

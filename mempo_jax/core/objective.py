@@ -165,7 +165,7 @@ def policy_objective(
     kl = ESTIMATORS[kl_estimator](current, ref)
     pays_kl = mask if kl_mask is None else mask & jnp.asarray(kl_mask, bool)
     loss = -surrogate + as_float(kl_coef) * keep(kl, pays_kl)
-    weight, count = token_weights(
+    weight, count = aggregation_weights(
         mask, aggregation, trajectory_index, constant_length, trajectory_token_count
     )
     aux = _sums(current, old, gain, kl, mask, clip_low, clip_high) | sums
@@ -174,7 +174,7 @@ def policy_objective(
     return jnp.sum(keep(loss, mask) * weight), count, aux
 
 
-def token_weights(
+def aggregation_weights(
     mask: Array,
     aggregation: str,
     trajectory_index: Array | None = None,

@@ -30,11 +30,11 @@ from mempo_jax.models.stream import Place, Read
 
 AXES = ("data", "fsdp", "tensor")
 ROW_AXES = ("data", "fsdp")
-Table = Sequence[tuple[str, PartitionSpec]]
+PartitionRules = Sequence[tuple[str, PartitionSpec]]
 _P = PartitionSpec
 # The first row whose pattern is found in the path decides. Layers are stacked: the
 # leading axis of everything under "layers" is the layer, and stays whole.
-DECODER_TABLE: Table = (
+DECODER_PARTITION_RULES: PartitionRules = (
     (r"(^|/)embed/embedding$", _P("tensor", "fsdp")),
     (r"(^|/)head/kernel$", _P("fsdp", "tensor")),
     (r"(query|key|value|gate|up)/kernel$", _P(None, "fsdp", "tensor")),
@@ -124,7 +124,9 @@ def check_rows(count: int, mesh: Mesh) -> None:
         )
 
 
-def shardings(tree: Any, mesh: Mesh, table: Table = DECODER_TABLE) -> Any:
+def shardings(
+    tree: Any, mesh: Mesh, table: PartitionRules = DECODER_PARTITION_RULES
+) -> Any:
     """The sharding of each leaf of parameters or of anything that contains their paths.
 
     Args:
@@ -157,7 +159,7 @@ def shardings(tree: Any, mesh: Mesh, table: Table = DECODER_TABLE) -> Any:
     return jax.tree.unflatten(structure, found)
 
 
-def _lookup(name: str, table: Table) -> PartitionSpec | None:
+def _lookup(name: str, table: PartitionRules) -> PartitionSpec | None:
     return next((spec for pattern, spec in table if re.search(pattern, name)), None)
 
 
@@ -180,7 +182,7 @@ def _check_divides(name: str, shape: tuple[int, ...], sharding: NamedSharding) -
 PIECE_BYTES = 1 << 28  # of an array that are moved at a time
 
 
-def on_mesh(mesh: Mesh, table: Table = DECODER_TABLE) -> Place:
+def on_mesh(mesh: Mesh, table: PartitionRules = DECODER_PARTITION_RULES) -> Place:
     """A ``Place`` that makes each parameter as one sharded jax array.
 
     A process reads the parts that its own devices hold, each once, and keeps nothing:
@@ -262,7 +264,9 @@ def local_mesh(mesh: Mesh) -> Mesh:
     return Mesh(own, AXES, axis_types=(AxisType.Auto,) * own.ndim)
 
 
-def to_local(params: Any, mesh: Mesh, table: Table = DECODER_TABLE) -> Any:
+def to_local(
+    params: Any, mesh: Mesh, table: PartitionRules = DECODER_PARTITION_RULES
+) -> Any:
     """Parameters on the mesh of a run as parameters on ``local_mesh``.
 
     Each process gets all of them; the arrays as they are where there is one process.
@@ -353,6 +357,8 @@ def _whole(leaf: Any) -> np.ndarray:
     return np.asarray(leaf)
 
 
-def place_params(params: Any, mesh: Mesh, table: Table = DECODER_TABLE) -> Any:
+def place_params(
+    params: Any, mesh: Mesh, table: PartitionRules = DECODER_PARTITION_RULES
+) -> Any:
     """Puts parameters, numpy or jax, where the table wants them."""
     return put(params, shardings(params, mesh, table))

@@ -11,27 +11,27 @@ from mempo_jax.envs.base import (
     check_repeatable,
     derived_seed,
 )
-from mempo_jax.envs.context import ContextSettings, View
+from mempo_jax.envs.context import ContextConfig, View
 from mempo_jax.envs.episode import (
     EnvironmentFault,
     Episode,
     EpisodeSettings,
-    Status,
+    EpisodeStatus,
 )
-from mempo_jax.envs.reward import Reward, RewardSettings
+from mempo_jax.envs.reward import Reward, RewardConfig
 
 __all__ = [
-    "ContextSettings",
+    "ContextConfig",
     "Environment",
     "EnvironmentFault",
     "Episode",
     "EpisodeSettings",
+    "EpisodeStatus",
     "Question",
     "Reward",
-    "RewardSettings",
+    "RewardConfig",
     "ScriptedPolicy",
     "Situation",
-    "Status",
     "StepResult",
     "Task",
     "TaskSuite",

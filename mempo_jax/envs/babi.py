@@ -374,7 +374,7 @@ def _check_evidence(line: Line, earlier: list[Line], place: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class BabiSettings:
+class BabiConfig:
     """Which tasks; the longest training story; how often demonstrations write."""
 
     tasks: tuple[int, ...]
@@ -447,7 +447,7 @@ class BabiSuite:
 
     name = "babi"
 
-    def __init__(self, settings: BabiSettings, data_dir: str, seed: int) -> None:
+    def __init__(self, settings: BabiConfig, data_dir: str, seed: int) -> None:
         self.settings = settings
         self._seed = seed
         self._stories = {

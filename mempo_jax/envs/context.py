@@ -23,7 +23,7 @@ RULES = ("append", "window", "budget", "rolling")
 
 
 @dataclasses.dataclass(frozen=True)
-class ContextSettings:
+class ContextConfig:
     """One rule and its limits.
 
     max_context_tokens: fed in a turn, at most. rolling_lines: that demonstrations keep
@@ -40,7 +40,7 @@ class ContextSettings:
     reminder: str
     rolling_lines: int
 
-    def variant(self, number: int) -> ContextSettings:
+    def variant(self, number: int) -> ContextConfig:
         """The settings with the instructions of one member of a group.
 
         Members take turns: 0 has ``instructions``, 1 the first variant, and so on.
@@ -103,7 +103,7 @@ Measure = Callable[[View], int]
 class Context:
     """Applies one rule over the turns of one trajectory."""
 
-    def __init__(self, settings: ContextSettings, goal: str) -> None:
+    def __init__(self, settings: ContextConfig, goal: str) -> None:
         self._settings = settings
         parts = (settings.instructions, goal)
         self._system = "\n".join(part for part in parts if part)

@@ -38,8 +38,8 @@ from mempo_jax.envs.base import (
 from mempo_jax.envs.dialogue_data import (
     CATEGORIES,
     NOT_MENTIONED,
-    Asked,
     Conversation,
+    DialogueQuestion,
     answer_score,
     find_samples,
     gold_answer,
@@ -127,7 +127,7 @@ GOAL = f"answer questions about this conversation; '{NOT_MENTIONED}' where it is
 
 
 @dataclasses.dataclass(frozen=True)
-class DialogueSettings:
+class DialogueConfig:
     """chunk_chars: of one turn, 0 for whole sessions. questions_per_task: 0 for all.
     categories: of the questions asked. test_share: of the conversations, held out.
     """
@@ -156,15 +156,15 @@ class DialogueSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class ToldConversation:
     """A conversation as it is told. places: by turn id, the turns that tell it."""
 
     chunks: tuple[str, ...]
     places: dict[str, frozenset[int]]
-    asked: tuple[Asked, ...]
+    asked: tuple[DialogueQuestion, ...]
 
 
-def tell(talk: Conversation, chunk_chars: int) -> Told:
+def tell(talk: Conversation, chunk_chars: int) -> ToldConversation:
     """Cuts a conversation into turns of at most about ``chunk_chars`` characters.
 
     Cuts fall between what two people say; only what is longer than that by itself is
@@ -186,7 +186,7 @@ def tell(talk: Conversation, chunk_chars: int) -> Told:
         if lines:
             chunks.append("\n".join((head, *lines)))
     frozen = {name: frozenset(at) for name, at in places.items()}
-    return Told(tuple(chunks), frozen, talk.asked)
+    return ToldConversation(tuple(chunks), frozen, talk.asked)
 
 
 def _parts(text: str, room: int) -> Iterator[str]:
@@ -202,7 +202,9 @@ def _parts(text: str, room: int) -> Iterator[str]:
 class DialogueEnv:
     """One conversation and some of its questions; see the module docstring."""
 
-    def __init__(self, told: Told, chosen: range | tuple[int, ...], whose: str) -> None:
+    def __init__(
+        self, told: ToldConversation, chosen: range | tuple[int, ...], whose: str
+    ) -> None:
         self._told = told
         self._asked = [told.asked[number] for number in chosen]
         self.goal = f"{GOAL} ({whose})" if whose else GOAL
@@ -285,7 +287,7 @@ class DialogueSuite:
     name = "dialogue"
 
     def __init__(
-        self, settings: DialogueSettings, data_dir: str, seed: int, max_ops: int
+        self, settings: DialogueConfig, data_dir: str, seed: int, max_ops: int
     ) -> None:
         self.settings = settings
         self._seed, self._max_ops = seed, max_ops
@@ -343,7 +345,7 @@ class DialogueSuite:
     def expert(self) -> ScriptedPolicy:
         return DialogueExpert(self.settings.write_rate, self._max_ops)
 
-    def _tell(self, sample: int) -> tuple[Told, str]:
+    def _tell(self, sample: int) -> tuple[ToldConversation, str]:
         talk = self._places[sample].read()
         return tell(talk, self.settings.chunk_chars), " and ".join(talk.speakers)
 

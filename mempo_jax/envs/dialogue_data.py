@@ -42,7 +42,7 @@ _TURN = re.compile(r"D(\d{1,6}):(\d{1,6})")
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class Utterance:
     """One turn of a conversation; ``id`` is its dia_id without leading zeros."""
 
     id: str
@@ -54,11 +54,11 @@ class Said:
 class Session:
     number: int
     date: str
-    said: tuple[Said, ...]
+    said: tuple[Utterance, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class DialogueQuestion:
     """A question. answer: "" where the file has none (category 5). evidence: ids."""
 
     text: str
@@ -71,7 +71,7 @@ class Asked:
 class Conversation:
     name: str
     sessions: tuple[Session, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[DialogueQuestion, ...]
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def _session(talk: dict, number: int, place: str) -> Session:
     return Session(number, _clean(date), tuple(said))
 
 
-def _said(turn: Any, place: str) -> Said:
+def _said(turn: Any, place: str) -> Utterance:
     dia_id = _field(turn, "dia_id", str, "a turn's id like 'D1:3'", place, joint=".")
     speaker = _field(turn, "speaker", str, "a name", place, joint=".")
     text = _clean(_field(turn, "text", str, "a text", place, joint="."))
@@ -180,10 +180,10 @@ def _said(turn: Any, place: str) -> Said:
     caption = turn.get("blip_caption", "")
     if isinstance(caption, str) and caption.strip():
         text = f"{text} (picture: {_clean(caption)})".strip()
-    return Said(ids[0], _clean(speaker), text)
+    return Utterance(ids[0], _clean(speaker), text)
 
 
-def _asked(item: Any, known: set[str], place: str) -> Asked:
+def _asked(item: Any, known: set[str], place: str) -> DialogueQuestion:
     text = _clean(_field(item, "question", str, "a text", place, joint="."))
     kind = _field(item, "category", int, "a number, 1 to 5", place, joint=".")
     if isinstance(kind, bool) or kind not in CATEGORIES:
@@ -205,7 +205,7 @@ def _asked(item: Any, known: set[str], place: str) -> Asked:
             f"{place}.evidence: expected a list of ids like 'D1:3', got {_cut(named)}"
         )
     ids = turn_ids(" ".join(map(str, named)))
-    return Asked(text, answer, kind, tuple(i for i in ids if i in known))
+    return DialogueQuestion(text, answer, kind, tuple(i for i in ids if i in known))
 
 
 def turn_ids(text: str) -> list[str]:
@@ -269,7 +269,7 @@ def abstains(answer: str) -> bool:
     return any(f" {phrase} " in f" {words} " for phrase in ABSTENTIONS)
 
 
-def answer_score(given: str, asked: Asked) -> float:
+def answer_score(given: str, asked: DialogueQuestion) -> float:
     """Score in [0, 1]; an adversarial question's own answer, if any, is right too."""
     if asked.category != ADVERSARIAL:
         return token_f1(given, asked.answer)
@@ -278,6 +278,6 @@ def answer_score(given: str, asked: Asked) -> float:
     return exact_match(given, asked.answer) if asked.answer else 0.0
 
 
-def gold_answer(asked: Asked) -> str:
+def gold_answer(asked: DialogueQuestion) -> str:
     """An answer that scores 1.0."""
     return NOT_MENTIONED if asked.category == ADVERSARIAL else asked.answer

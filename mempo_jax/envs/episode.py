@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from mempo_jax.envs.base import Environment, Situation, Task
-from mempo_jax.envs.context import Context, ContextSettings, Measure, View
+from mempo_jax.envs.context import Context, ContextConfig, Measure, View
 from mempo_jax.envs.reward import (
     Reward,
-    RewardSettings,
+    RewardConfig,
     compose,
     efficiency_shares,
     finite,
@@ -49,7 +49,7 @@ MAX_NOTICES = 2  # different faults of the last turn that the policy is told of
 MAX_NOTICE_CHARS = 120
 
 
-class Status(enum.StrEnum):
+class EpisodeStatus(enum.StrEnum):
     """How a trajectory ended."""
 
     RUNNING = "running"
@@ -72,15 +72,15 @@ class Episode:
         task: Task,
         bank: Bank,
         settings: EpisodeSettings,
-        context: ContextSettings,
-        reward: RewardSettings,
+        context: ContextConfig,
+        reward: RewardConfig,
     ) -> None:
         self.task, self.bank, self.env = task, bank, env
         self._settings, self._reward_settings = settings, reward
         self._context_settings = context
         grammar = Grammar(block=BLOCK if context.rule == "rolling" else "")
         self._parse = partial(parse_ops, grammar=grammar, limits=settings.limits())
-        self.status = Status.RUNNING
+        self.status = EpisodeStatus.RUNNING
         self.turn = 0
         self.turn_reward: list[float] = []
         self.turn_observation: list[int] = []  # which observation each turn answered
@@ -104,7 +104,7 @@ class Episode:
 
     @property
     def done(self) -> bool:
-        return self.status is not Status.RUNNING
+        return self.status is not EpisodeStatus.RUNNING
 
     @property
     def rebuilds(self) -> int:
@@ -130,7 +130,7 @@ class Episode:
         whole = f"{status}{notices}{self._observation}{self._all_results()}{reminder}"
         view = self._context.view(user, whole, self._moved, measure)
         if view is None:
-            self.status = Status.OVERFLOW
+            self.status = EpisodeStatus.OVERFLOW
         else:
             self.observations.append(view.user)
         return view
@@ -199,7 +199,7 @@ class Episode:
         self._move(*self._decided)
         self.turn += 1
         if not self.done and self.turn >= self._settings.max_turns:
-            self.status = Status.TRUNCATED
+            self.status = EpisodeStatus.TRUNCATED
 
     def reward(self) -> Reward:
         """Named components and total; the episode must have ended.
@@ -215,7 +215,9 @@ class Episode:
                 f"task {self.task.id}: score() raised {type(error).__name__}: {error}"
             ) from error
         log, capacity = self.bank.log, self.bank.config.capacity
-        counts = penalty_counts(log, self.malformed, self.status is Status.OVERFLOW)
+        counts = penalty_counts(
+            log, self.malformed, self.status is EpisodeStatus.OVERFLOW
+        )
         shares = efficiency_shares(log, self.bank_sizes, capacity)
         return compose(score, counts, self._reward_settings, efficiency=shares)
 
@@ -286,7 +288,7 @@ class Episode:
         self._moved = True
         self._recalled, self._result_lines, self._queries = [], [], []
         if result.done or is_answer:
-            self.status = Status.DONE
+            self.status = EpisodeStatus.DONE
 
     def _status_line(self) -> str:
         shown = self.bank.summary(self._context_settings.summary_titles)

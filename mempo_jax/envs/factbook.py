@@ -27,7 +27,13 @@ from typing import Any
 import numpy as np
 
 from mempo_jax.envs.base import DataError, derived_seed
-from mempo_jax.envs.qa_data import SPLITS, Fact, Passage, Record, share_of
+from mempo_jax.envs.qa_data import (
+    SPLITS,
+    Passage,
+    QuestionRecord,
+    SupportingFact,
+    share_of,
+)
 
 _TAG = re.compile(r"<[^>]*>")
 _NOTE = re.compile(r"(?:^|[\s;.])note(?:\s*\d+)?\s*[:\-].*", re.IGNORECASE | re.DOTALL)
@@ -135,7 +141,7 @@ _CAPITAL = ("Government", "Capital", "name")
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class FieldQuestion:
     """A field to ask about: "What is {phrase} of ...?"; ``read`` gives the answer."""
 
     phrase: str
@@ -180,7 +186,9 @@ def _name(data: Mapping[str, Any]) -> str:
     return "" if long in none else long
 
 
-def questions(known: Mapping[str, Country]) -> Iterator[tuple[Record, frozenset[str]]]:
+def questions(
+    known: Mapping[str, Country],
+) -> Iterator[tuple[QuestionRecord, frozenset[str]]]:
     """Records with the codes of the countries that each is about."""
     aliases, capitals = _aliases(known), _capitals(known)
     for country in known.values():
@@ -198,14 +206,14 @@ def questions(known: Mapping[str, Country]) -> Iterator[tuple[Record, frozenset[
             yield from _two_hops(pair, start, _CAPITAL, "capital", looked_for)
 
 
-def _single(country: Country) -> Iterator[tuple[Record, frozenset[str]]]:
+def _single(country: Country) -> Iterator[tuple[QuestionRecord, frozenset[str]]]:
     for asked in asked_fields():
         question = f"What is {asked.phrase} of {country.spoken}?"
         if (answer := _answer(country, asked)) and not _tells(question, answer):
             named = f"{country.code}/{asked.phrase}"
             support = (_fact(country, asked.path),)
             queries = (_query(country, asked.path),)
-            record = Record(named, question, answer, support, "single", queries)
+            record = QuestionRecord(named, question, answer, support, "single", queries)
             yield record, frozenset({country.code})
 
 
@@ -215,7 +223,7 @@ def _two_hops(
     path: tuple[str, ...],
     kind: str,
     looked_for: str,
-) -> Iterator[tuple[Record, frozenset[str]]]:
+) -> Iterator[tuple[QuestionRecord, frozenset[str]]]:
     """Questions about the second country, which ``path`` of the first leads to."""
     first, second = pair
     for asked in asked_fields():
@@ -226,11 +234,13 @@ def _two_hops(
         named = f"{first.code}/{kind}/{asked.phrase}"
         support = (_fact(first, path), _fact(second, asked.path))
         queries = (looked_for, _query(second, asked.path))
-        record = Record(named, question, answer, support, f"two_hop_{kind}", queries)
+        record = QuestionRecord(
+            named, question, answer, support, f"two_hop_{kind}", queries
+        )
         yield record, frozenset({first.code, second.code})
 
 
-def _answer(country: Country, asked: Asked) -> str:
+def _answer(country: Country, asked: FieldQuestion) -> str:
     """The answer, "" where it is missing, long or not beyond doubt."""
     text = field(country.data, *asked.path)
     answer = asked.read(text).strip().rstrip(".,")
@@ -244,10 +254,10 @@ def _tells(question: str, answer: str) -> bool:
     return folded(answer) in folded(question)
 
 
-def _fact(country: Country, path: tuple[str, ...]) -> Fact:
+def _fact(country: Country, path: tuple[str, ...]) -> SupportingFact:
     """The sentence of a passage that holds a field; see ``factbook_text.passages``."""
     label = path[2] if len(path) == 3 else ""
-    return Fact(
+    return SupportingFact(
         f"{country.name}: {path[1]}", sentence(label, field(country.data, *path))
     )
 
@@ -293,42 +303,52 @@ def _longest_border(country: Country, aliases: Mapping[str, str]) -> str | None:
     return aliases.get(longest)
 
 
-def asked_fields() -> tuple[Asked, ...]:
+def asked_fields() -> tuple[FieldQuestion, ...]:
     """All that is asked about a country."""
     government, people = "Government", "People and Society"
     return (
-        Asked("the capital", _CAPITAL, plain),
-        Asked("the highest point", ("Geography", "Elevation", "highest point"), _peak),
-        Asked(
+        FieldQuestion("the capital", _CAPITAL, plain),
+        FieldQuestion(
+            "the highest point", ("Geography", "Elevation", "highest point"), _peak
+        ),
+        FieldQuestion(
             "the mean elevation", ("Geography", "Elevation", "mean elevation"), plain
         ),
-        Asked("the total area", ("Geography", "Area", "total"), unbracketed),
-        Asked("the coastline length", ("Geography", "Coastline"), _coast),
-        Asked("the currency", ("Economy", "Exchange rates", "Currency"), _currency),
-        Asked(
+        FieldQuestion("the total area", ("Geography", "Area", "total"), unbracketed),
+        FieldQuestion("the coastline length", ("Geography", "Coastline"), _coast),
+        FieldQuestion(
+            "the currency", ("Economy", "Exchange rates", "Currency"), _currency
+        ),
+        FieldQuestion(
             "the national anthem", (government, "National anthem(s)", "title"), _title
         ),
-        Asked("the independence date", (government, "Independence"), _date),
-        Asked("the government type", (government, "Government type"), plain),
-        Asked("the nationality adjective", (people, "Nationality", "adjective"), _word),
-        Asked("the total population", (people, "Population", "total"), unbracketed),
-        Asked("the median age", (people, "Median age", "total"), unbracketed),
-        Asked(
+        FieldQuestion("the independence date", (government, "Independence"), _date),
+        FieldQuestion("the government type", (government, "Government type"), plain),
+        FieldQuestion(
+            "the nationality adjective", (people, "Nationality", "adjective"), _word
+        ),
+        FieldQuestion(
+            "the total population", (people, "Population", "total"), unbracketed
+        ),
+        FieldQuestion("the median age", (people, "Median age", "total"), unbracketed),
+        FieldQuestion(
             "the life expectancy",
             (people, "Life expectancy at birth", "total population"),
             unbracketed,
         ),
-        Asked(
+        FieldQuestion(
             "the internet country code",
             ("Communications", "Internet country code"),
             _code,
         ),
-        Asked(
+        FieldQuestion(
             "the aircraft registration prefix",
             ("Transportation", "Civil aircraft registration country code prefix"),
             _word,
         ),
-        Asked("the number of airports", ("Transportation", "Airports"), unbracketed),
+        FieldQuestion(
+            "the number of airports", ("Transportation", "Airports"), unbracketed
+        ),
     )
 
 
@@ -375,7 +395,7 @@ SINGLE = "single"
 
 
 @dataclasses.dataclass(frozen=True)
-class FactbookSettings:
+class FactbookConfig:
     """two_hop_share: of the questions, those that need two passages."""
 
     two_hop_share: float
@@ -469,7 +489,7 @@ class FactbookSource:
     def numbers(self, split: str, shelf: int) -> Sequence[int]:
         return self._numbers[split]
 
-    def record(self, split: str, number: int) -> Record:
+    def record(self, split: str, number: int) -> QuestionRecord:
         return self._records[number]
 
     def passages(self, split: str, shelf: int) -> list[Passage]:
@@ -482,5 +502,5 @@ class FactbookSource:
             for passage in passages(country.name, country.data)
         ]
 
-    def find(self, question: str) -> Record | None:
+    def find(self, question: str) -> QuestionRecord | None:
         return self._by_question.get(question)

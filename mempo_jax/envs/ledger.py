@@ -35,7 +35,7 @@ UNKNOWN = "unknown"
 
 
 @dataclasses.dataclass(frozen=True)
-class LedgerSettings:
+class LedgerConfig:
     """Shape of a task; ``min_turns`` and ``max_turns`` count observations."""
 
     min_turns: int
@@ -85,7 +85,7 @@ class LedgerSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fact:
+class LedgerFact:
     who: str
     topic: str
     value: str
@@ -99,7 +99,7 @@ class Fact:
 class LedgerEnv:
     """One ledger task; see the module docstring."""
 
-    def __init__(self, settings: LedgerSettings, world_topics: tuple[str, ...]) -> None:
+    def __init__(self, settings: LedgerConfig, world_topics: tuple[str, ...]) -> None:
         self._settings = settings
         self._world_topics = world_topics
         self.goal = ""
@@ -149,8 +149,8 @@ class LedgerEnv:
 
 
 def _draw_facts(
-    rng: np.random.Generator, settings: LedgerSettings, topics: tuple[str, ...]
-) -> tuple[list[Fact], Fact]:
+    rng: np.random.Generator, settings: LedgerConfig, topics: tuple[str, ...]
+) -> tuple[list[LedgerFact], LedgerFact]:
     """The facts of one task in order, and the fact that the question is about."""
     count = int(rng.integers(settings.min_turns, settings.max_turns + 1)) - 1
     delay = int(rng.integers(settings.min_delay, min(count, settings.max_delay) + 1))
@@ -162,7 +162,7 @@ def _draw_facts(
     surplus = max(0, len(spare) + 1 - settings.max_relevant_facts)
     relevant[rng.permutation(spare)[:surplus]] = False
     others = [t for t in TOPICS if t not in topics]
-    facts: list[Fact] = []
+    facts: list[LedgerFact] = []
     taken: set[tuple[str, str]] = set()
     for at, is_relevant in enumerate(relevant):
         latest = {(f.who, f.topic): f for f in facts}.values()
@@ -172,7 +172,7 @@ def _draw_facts(
             pool = [f for f in pool if not _same_thing(f, facts[target_at])]
         if corrects and pool:
             old = pool[int(rng.integers(len(pool)))]
-            fact = Fact(old.who, old.topic, _other_value(rng, old.value), True)
+            fact = LedgerFact(old.who, old.topic, _other_value(rng, old.value), True)
         else:
             fact = _new_fact(rng, topics if is_relevant else others, taken)
         taken.add((fact.who, fact.topic))
@@ -180,14 +180,16 @@ def _draw_facts(
     return facts, facts[target_at]
 
 
-def _same_thing(one: Fact, other: Fact) -> bool:
+def _same_thing(one: LedgerFact, other: LedgerFact) -> bool:
     return (one.who, one.topic) == (other.who, other.topic)
 
 
-def _new_fact(rng: np.random.Generator, topics, taken: set[tuple[str, str]]) -> Fact:
+def _new_fact(
+    rng: np.random.Generator, topics, taken: set[tuple[str, str]]
+) -> LedgerFact:
     free = [(w, t) for w in NAMES for t in topics if (w, t) not in taken]
     who, topic = free[int(rng.integers(len(free)))]
-    return Fact(who, topic, VALUES[int(rng.integers(len(VALUES)))])
+    return LedgerFact(who, topic, VALUES[int(rng.integers(len(VALUES)))])
 
 
 def _other_value(rng: np.random.Generator, value: str) -> str:
@@ -200,7 +202,7 @@ class LedgerSuite:
 
     name = "ledger"
 
-    def __init__(self, settings: LedgerSettings, seed: int) -> None:
+    def __init__(self, settings: LedgerConfig, seed: int) -> None:
         self.settings = settings
         self._seed = seed
         rng = np.random.default_rng(derived_seed("ledger-world", seed))

@@ -39,9 +39,15 @@ from mempo_jax.envs.base import (
     Task,
     derived_seed,
 )
-from mempo_jax.envs.qa_data import SPLITS, Fact, Passage, Record, RecordSource
+from mempo_jax.envs.qa_data import (
+    SPLITS,
+    Passage,
+    QuestionRecord,
+    RecordSource,
+    SupportingFact,
+)
 from mempo_jax.envs.search import SEARCHES, SearchTool
-from mempo_jax.envs.tools import Tool, ToolSettings
+from mempo_jax.envs.tools import Tool, ToolConfig
 from mempo_jax.memory import make_embedder
 
 UNKNOWN = "unknown"
@@ -73,7 +79,7 @@ class MultiQaExpert:
 
     def __init__(
         self,
-        find: Callable[[str], Record | None],
+        find: Callable[[str], QuestionRecord | None],
         write_rate: float,
         hops: int,
         note_chars: int,
@@ -143,7 +149,7 @@ class MultiQaExpert:
         return record.answer if known else UNKNOWN
 
 
-def _holds(recalled: Iterable[str], facts: Iterable[Fact]) -> bool:
+def _holds(recalled: Iterable[str], facts: Iterable[SupportingFact]) -> bool:
     """Whether one of ``facts`` stands in what was recalled, by how it begins."""
     text = normalise_answer(" ".join(recalled))
     marks = [normalise_answer(f"{f.title} {f.sentence}")[:_MARK] for f in facts]
@@ -177,7 +183,7 @@ MAX_OBJECTIVES = 32
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiQaSettings:
+class MultiQaConfig:
     """What is asked, searched, shown, scored and demonstrated; see configs/base.py."""
 
     objectives: int
@@ -244,10 +250,10 @@ class MultiQaEnv:
 
     def __init__(
         self,
-        records: Sequence[Record],
+        records: Sequence[QuestionRecord],
         tool: SearchTool,
-        settings: MultiQaSettings,
-        tools: ToolSettings,
+        settings: MultiQaConfig,
+        tools: ToolConfig,
     ) -> None:
         self._records, self._tool, self._settings = tuple(records), tool, settings
         self._tools = tools
@@ -340,8 +346,8 @@ class MultiQaSuite:
         self,
         name: str,
         source: RecordSource,
-        settings: MultiQaSettings,
-        tools: ToolSettings,
+        settings: MultiQaConfig,
+        tools: ToolConfig,
         seed: int,
     ) -> None:
         self.name, self.settings = name, settings

@@ -175,7 +175,7 @@ class Passage:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fact:
+class SupportingFact:
     """A sentence that supports an answer, and the title of its passage."""
 
     title: str
@@ -183,7 +183,7 @@ class Fact:
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class QuestionRecord:
     """A question with its answer and the sentences that support it, in order.
 
     kind: how it is to be answered, in the words of its source ("bridge", "two_hop").
@@ -194,7 +194,7 @@ class Record:
     id: str
     question: str
     answer: str
-    support: tuple[Fact, ...]
+    support: tuple[SupportingFact, ...]
     kind: str
     queries: tuple[str, ...] = ()
 
@@ -214,13 +214,13 @@ class RecordSource(Protocol):
         """Numbers of the records of a split that stand on a shelf."""
         ...
 
-    def record(self, split: str, number: int) -> Record: ...
+    def record(self, split: str, number: int) -> QuestionRecord: ...
 
     def passages(self, split: str, shelf: int) -> list[Passage]:
         """All passages of a shelf, each once."""
         ...
 
-    def find(self, question: str) -> Record | None:
+    def find(self, question: str) -> QuestionRecord | None:
         """The record with this question, None where there is none."""
         ...
 
@@ -236,7 +236,7 @@ def share_of(digest: int, validation: float, test: float) -> str:
     return "validation" if place < test + validation else "train"
 
 
-Parsed = tuple[Record, tuple[Passage, ...]]
+Parsed = tuple[QuestionRecord, tuple[Passage, ...]]
 
 
 class RecordFile:
@@ -287,7 +287,7 @@ class RecordFile:
             ) from error
         return parse(value, place)
 
-    def find(self, question: str) -> Record | None:
+    def find(self, question: str) -> QuestionRecord | None:
         """The first record with this question, None where there is none."""
         wanted = np.uint64(_digest(question, 8))
         at = int(np.searchsorted(self._questions, wanted, sorter=self._order))
@@ -330,9 +330,9 @@ def parse(value: Any, place: str) -> Parsed:
         title, sentence = _fact(item, f"{place}, field supporting_facts[{at}]")
         passage = by_title.get(title)
         if passage is not None and sentence < len(passage.sentences):
-            facts.append(Fact(title, passage.sentences[sentence]))
+            facts.append(SupportingFact(title, passage.sentences[sentence]))
     named, question, answer = texts
-    return Record(named, question, answer, tuple(facts), kind), passages
+    return QuestionRecord(named, question, answer, tuple(facts), kind), passages
 
 
 def _text(value: dict, name: str, place: str) -> str:
@@ -439,7 +439,7 @@ class FileSource:
         low, high = np.searchsorted(numbers, (first, end))
         return numbers[low:high].tolist()
 
-    def record(self, split: str, number: int) -> Record:
+    def record(self, split: str, number: int) -> QuestionRecord:
         return self._files[split].read(number)[0]
 
     def passages(self, split: str, shelf: int) -> list[Passage]:
@@ -448,7 +448,7 @@ class FileSource:
         found = (p for number in range(first, end) for p in file.read(number)[1])
         return list(dict.fromkeys(found))
 
-    def find(self, question: str) -> Record | None:
+    def find(self, question: str) -> QuestionRecord | None:
         for file in dict.fromkeys(self._files.values()):
             if (record := file.find(question)) is not None:
                 return record

@@ -21,7 +21,7 @@ from mempo_jax.memory import OpRecord
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardSettings:
+class RewardConfig:
     """Weights: ``task_weight`` per score, those of ``PENALTIES`` per event (<= 0),
     those of ``EFFICIENCY`` per share (>= 0).
     """
@@ -89,7 +89,7 @@ class Reward:
 def compose(
     score: float,
     counts: dict[str, int],
-    settings: RewardSettings,
+    settings: RewardConfig,
     source: str = "the environment's score()",
     efficiency: Mapping[str, float] = MappingProxyType({}),
 ) -> Reward:
@@ -114,7 +114,7 @@ def compose(
 
 
 def rescored(
-    reward: Reward, score: float, settings: RewardSettings, source: str
+    reward: Reward, score: float, settings: RewardConfig, source: str
 ) -> Reward:
     """The same trajectory's reward with another task score.
 

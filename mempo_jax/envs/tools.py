@@ -23,7 +23,7 @@ MAX_ERROR_CHARS = 160  # of an exception's message, in an observation
 
 
 @dataclasses.dataclass(frozen=True)
-class ToolSettings:
+class ToolConfig:
     """timeout_s: of one call. retries: more calls after one that failed.
     deterministic: see the module docstring.
     """
@@ -68,7 +68,7 @@ class Tool:
     """
 
     def __init__(
-        self, settings: ToolSettings, *, seed: int = 0, stateful: bool = False
+        self, settings: ToolConfig, *, seed: int = 0, stateful: bool = False
     ) -> None:
         self._settings, self._stateful = settings, stateful
         self._draws = _Draws(seed) if settings.deterministic else None

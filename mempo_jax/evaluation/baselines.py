@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mempo_jax.envs import Episode, Status, Task, View
-from mempo_jax.envs.context import ContextSettings
+from mempo_jax.envs import Episode, EpisodeStatus, Task, View
+from mempo_jax.envs.context import ContextConfig
 from mempo_jax.envs.episode import EpisodeSettings
 from mempo_jax.evaluation.baseline_readers import SPEAK, Reader, plain
 from mempo_jax.memory import BLOCK, BankConfig
@@ -35,7 +35,7 @@ from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.collect import failed, fault, finished
 from mempo_jax.rollout.sampler import SamplingFault
 from mempo_jax.rollout.segments import SegmentBuilder
-from mempo_jax.rollout.time_limits import run_all
+from mempo_jax.rollout.time_limits import call_with_limit
 from mempo_jax.rollout.trajectory import Trajectory
 
 UNBOUNDED = 10**9  # tokens
@@ -48,7 +48,7 @@ JOIN = " ; "
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class TurnView:
     """What a rule and its reader may look at in one turn.
 
     first: the observation is new; else the turn before it recalled. fresh: the context
@@ -94,21 +94,21 @@ class Rule:
         self,
         reader: Reader,
         limits: EpisodeSettings,
-        context: ContextSettings,
+        context: ContextConfig,
         count_tokens: Callable[[str], int],
     ) -> None:
         self.context = context
         self._reader, self._limits, self._count = reader, limits, count_tokens
         self._longest = 1  # tokens of a note so far
 
-    def act(self, seen: Seen) -> Action:
+    def act(self, seen: TurnView) -> Action:
         due = self._reader.queries(seen.goal, seen.observation)
         kept = self._joined(self.kept(seen), bool(due)) if seen.first else []
         said = "".join(f"<mem_write> {note.text}</mem_write>" for note in kept)
         told = tuple(note.told for note in kept)
         return Action(said + self.behind(seen, due), told)
 
-    def behind(self, seen: Seen, due: Sequence[str]) -> str:
+    def behind(self, seen: TurnView, due: Sequence[str]) -> str:
         """What stands behind the writes: a recall, an answer or a move."""
         if not due:
             return self._reader.move(seen.goal, seen.observation)
@@ -119,18 +119,18 @@ class Rule:
             )
         return self._reader.answer(seen.goal, seen.observation, seen.texts)
 
-    def _fitting(self, seen: Seen, queries: int) -> int:
+    def _fitting(self, seen: TurnView, queries: int) -> int:
         """Entries of one recall of several that surely fit into the context."""
         shown = f"{self.context.instructions}\n{seen.goal}\n{seen.observation}"
         room = self.context.max_context_tokens - self._count(shown) - FRAME
         most = room // queries // (self._longest + LINE)
         return min(max(most, 1), self._limits.retrieval_top_k)
 
-    def kept(self, seen: Seen) -> list[Note]:
+    def kept(self, seen: TurnView) -> list[Note]:
         """What to write at a new observation."""
         return []
 
-    def _noted(self, seen: Seen) -> list[Note]:
+    def _noted(self, seen: TurnView) -> list[Note]:
         told = frozenset({seen.index})
         return [Note(text, told) for text in self._reader.notes(seen.observation)]
 
@@ -156,7 +156,7 @@ class Rule:
 class Rag(Rule):
     recalls = True
 
-    def kept(self, seen: Seen) -> list[Note]:
+    def kept(self, seen: TurnView) -> list[Note]:
         return self._noted(seen)
 
 
@@ -168,7 +168,7 @@ class Paging(Rule):
         self._unwritten: list[Note] = []
         self._most = 0.0  # that one turn has added so far
 
-    def kept(self, seen: Seen) -> list[Note]:
+    def kept(self, seen: TurnView) -> list[Note]:
         if seen.fresh:
             self._unwritten = []  # what has left the context cannot be written
         self._unwritten += self._noted(seen)
@@ -180,7 +180,7 @@ class Paging(Rule):
 
 
 class PagingJoined(Paging):
-    def kept(self, seen: Seen) -> list[Note]:
+    def kept(self, seen: TurnView) -> list[Note]:
         page = super().kept(seen)
         return [self._one(page)] if page else []
 
@@ -191,7 +191,7 @@ class Rolling(Rule):
         self._block: list[str] = []
         self._room = int(BLOCK_SHARE * self.context.max_context_tokens)
 
-    def act(self, seen: Seen) -> Action:
+    def act(self, seen: TurnView) -> Action:
         new = self._reader.notes(seen.observation)
         self._block += [plain(text) for text in new]
         while self._block and self._count(JOIN.join(self._block)) > self._room:
@@ -216,7 +216,7 @@ class Replay(Rule):
         self._actions = {at: list(each) for at, each in actions.items()}
         self._last = False  # the policy ended the task at this observation
 
-    def act(self, seen: Seen) -> Action:
+    def act(self, seen: TurnView) -> Action:
         recorded = self._actions.get(seen.index, [])
         self._last |= any("<answer" in text for text in recorded)
         due = self._reader.queries(seen.goal, seen.observation, self._last)
@@ -244,7 +244,7 @@ RULES: dict[str, type[Rule]] = {
 }
 
 
-def context_of(name: str, context: ContextSettings) -> ContextSettings:
+def context_of(name: str, context: ContextConfig) -> ContextConfig:
     """The context rule of a baseline, within the limits of the run's own."""
     changes = {
         "full_history": {"rule": "append", "max_context_tokens": UNBOUNDED},
@@ -268,7 +268,7 @@ def bank_of(name: str, config: BankConfig) -> BankConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class ToldTrajectory:
     """A trajectory, and which observations each of its writes tells of.
 
     writes: in the order of the log; None where a write tells of the observation that
@@ -289,7 +289,7 @@ def run_rule(
     tokenizer: Tokenizer,
     limit_s: float,
     speak: Speak | None = None,
-) -> Told:
+) -> ToldTrajectory:
     """One trajectory of a rule.
 
     The tokens of its actions are those of their texts; the limits of sampling
@@ -300,9 +300,9 @@ def run_rule(
       answer; None where it cannot read so much, and the trajectory ends as OVERFLOW;
       a SamplingFault costs it.
     """
-    [episode] = run_all([make_episode], limit_s)
+    [episode] = call_with_limit([make_episode], limit_s)
     if isinstance(episode, Exception):
-        return Told(failed(task, 0, fault(episode)))
+        return ToldTrajectory(failed(task, 0, fault(episode)))
     builder, rule, standing = SegmentBuilder(tokenizer), make_rule(), _Standing(episode)
     told: list[frozenset[int]] = []
     failure = None
@@ -322,7 +322,7 @@ def run_rule(
             failure = fault(error)
             break
         if said is None:
-            episode.status = Status.OVERFLOW
+            episode.status = EpisodeStatus.OVERFLOW
             break
         failure = _turn(episode, builder, said, limit_s)
         told += action.told
@@ -330,7 +330,7 @@ def run_rule(
             writes = sum(record.kind == "write" for record in episode.bank.log)
             told += [frozenset({seen.index})] * (writes - len(told))
     made = finished(task, 0, episode, builder, failure, limit_s)
-    return Told(made, tuple(told) if told else None)
+    return ToldTrajectory(made, tuple(told) if told else None)
 
 
 def _said(
@@ -367,7 +367,7 @@ def _turn(
     text, ids = said
     builder.acted(ids, np.zeros(len(ids)), episode.turn)
     episode.decide(text)
-    [result] = run_all([episode.advance], limit_s)
+    [result] = call_with_limit([episode.advance], limit_s)
     return fault(result) if isinstance(result, Exception) else None
 
 
@@ -380,7 +380,7 @@ class _Standing:
         self._texts: list[str] = []
         self._index = -1
 
-    def seen(self, view: View, filled: float, grown: float) -> Seen:
+    def seen(self, view: View, filled: float, grown: float) -> TurnView:
         episode, situation = self._episode, self._episode.situation()
         first = not situation.queries  # a recall does not move the environment
         if first:
@@ -392,7 +392,7 @@ class _Standing:
             self._texts = [*past, situation.observation]
         elif first:
             self._texts.append(situation.observation)
-        return Seen(
+        return TurnView(
             goal=situation.goal,
             observation=situation.observation,
             index=self._index,

@@ -9,16 +9,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mempo_jax.builders import memory_judge
-from mempo_jax.builders.engine import make_collector, make_decoding, make_run_mesh
-from mempo_jax.builders.policy import load_policy
-from mempo_jax.builders.suite import make_suite
-from mempo_jax.config import RunSettings
+from mempo_jax.builders import memory_models
+from mempo_jax.builders.engines import make_collector, make_decoding, make_run_mesh
+from mempo_jax.builders.policies import load_policy
+from mempo_jax.builders.suites import make_suite
+from mempo_jax.config import RunConfig
 from mempo_jax.envs import Episode, Task, TaskSuite
 from mempo_jax.evaluation import baselines
 from mempo_jax.evaluation.baseline_readers import READERS, PolicyAnswers, Reader
-from mempo_jax.evaluation.baselines import Replay, Rule, Told, run_rule
-from mempo_jax.evaluation.held_out import Progress, held_out_tasks, quiet, run_held_out
+from mempo_jax.evaluation.baselines import Replay, Rule, ToldTrajectory, run_rule
+from mempo_jax.evaluation.held_out import (
+    Progress,
+    held_out_tasks,
+    no_progress,
+    run_held_out,
+)
 from mempo_jax.evaluation.stats import by_category
 from mempo_jax.evaluation.table import Row, row
 from mempo_jax.memory import Bank, BankConfig
@@ -26,7 +31,7 @@ from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.collect import Job
 from mempo_jax.rollout.sampler import Request
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError, nearest
 
 MODELS = ("cold_start", "trained")
@@ -65,7 +70,7 @@ class Comparison:
     def __init__(
         self,
         place: RunDir,
-        settings: RunSettings,
+        settings: RunConfig,
         tasks: int,
         progress: Progress,
         reads: str = "script",
@@ -123,7 +128,7 @@ class Comparison:
         made = self._sampled(name, self._params_of(name))
         if name == "trained":
             self._trained = made
-        told = {how: [Told(t) for t in each] for how, each in made.items()}
+        told = {how: [ToldTrajectory(t) for t in each] for how, each in made.items()}
         figures = row(name, told["sampled"], told["greedy"])
         return _with_categories(figures, told["sampled"])
 
@@ -167,8 +172,8 @@ class Comparison:
         name: str,
         recorded: Sequence[Mapping[int, list[str]] | None],
         how: str = "greedy",
-    ) -> list[Told]:
-        made: list[Told] = []
+    ) -> list[ToldTrajectory]:
+        made: list[ToldTrajectory] = []
         if self._reads == "policy":
             self._rollouts[0].set_params(self._policy.params)
         self._progress(name, 0, len(self._tasks), {})
@@ -182,7 +187,7 @@ class Comparison:
 
     def _one(
         self, name: str, task: Task, actions: Mapping[int, list[str]] | None, how: str
-    ) -> Told:
+    ) -> ToldTrajectory:
         s = self._settings
         context, bank = s.context, s.memory.bank()
         rule: Any = partial(Replay, actions=actions)
@@ -222,7 +227,7 @@ class Comparison:
 
     def _episode(self, name: str, task: Task, context: Any, bank: BankConfig) -> Any:
         s = self._settings
-        advice = memory_judge.without_policy(s).callables
+        advice = memory_models.without_policy(s).callables
         held = Bank(bank, self._embedder, f"{name}-{task.id}", **advice)
         env = self.suite.make(task)
         weights = dataclasses.replace(s.reward.weights(), efficiency_size=0.0)
@@ -245,17 +250,17 @@ def _count(tokenizer: Tokenizer, text: str) -> int:
     return len(tokenizer.encode(text))
 
 
-def _with_categories(figures: Row, made: Sequence[Told]) -> Row:
+def _with_categories(figures: Row, made: Sequence[ToldTrajectory]) -> Row:
     categories = by_category([each.trajectory for each in made])
     return figures | ({"categories": categories} if categories else {})
 
 
 def compare(
     place: RunDir,
-    settings: RunSettings,
+    settings: RunConfig,
     said: str,
     tasks: int,
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
     *,
     reads: str = "script",
     on_row: Callable[[Sequence[Row]], None] = lambda rows: None,

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from mempo_jax.builders.engine import make_decoding
-from mempo_jax.config import RunSettings
+from mempo_jax.builders.engines import make_decoding
+from mempo_jax.config import RunConfig
 from mempo_jax.distributed import hosts
 from mempo_jax.envs import Task, TaskSuite
 from mempo_jax.evaluation.stats import by_category, summarise
@@ -18,11 +18,11 @@ from mempo_jax.rollout.trajectory import Trajectory
 Progress = Callable[[str, int, int, dict[str, Any]], None]
 
 
-def quiet(stage: str, done: int, total: int, figures: dict[str, Any]) -> None:
+def no_progress(stage: str, done: int, total: int, figures: dict[str, Any]) -> None:
     """A Progress that shows nothing."""
 
 
-def held_out_tasks(suite: TaskSuite, settings: RunSettings) -> list[Task]:
+def held_out_tasks(suite: TaskSuite, settings: RunConfig) -> list[Task]:
     """The first ``train.eval_tasks`` test tasks, or as many as there are."""
     wanted, size = settings.train.eval_tasks, suite.size("test")
     count = wanted if size is None else min(wanted, size)
@@ -33,12 +33,12 @@ def run_held_out(
     engine: Engine,
     collector: Collector,
     suite: TaskSuite,
-    settings: RunSettings,
+    settings: RunConfig,
     params: Any,
     *,
     greedy: bool,
     stage: str,
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
 ) -> list[Trajectory]:
     """One trajectory of each of the held-out tasks, each run by one of the processes.
 
@@ -68,11 +68,11 @@ def evaluate(
     engine: Engine,
     collector: Collector,
     suite: TaskSuite,
-    settings: RunSettings,
+    settings: RunConfig,
     params: Any,
     *,
     name: str,
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
 ) -> tuple[dict[str, Any], dict[str, list[Trajectory]]]:
     """Summary figures of a policy, and its trajectories by decoding."""
     made = {

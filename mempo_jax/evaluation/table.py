@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mempo_jax.envs.answers import answer_f1, exact_match, join_answers, split_answers
-from mempo_jax.evaluation.baselines import Told
+from mempo_jax.evaluation.baselines import ToldTrajectory
 from mempo_jax.evaluation.stats import mean_ci95, ratio_ci95
 from mempo_jax.rollout.trajectory import Trajectory
 
@@ -33,7 +33,9 @@ MEASURES = {
 
 
 def row(
-    policy: str, sampled: Sequence[Told], greedy: Sequence[Told] | None = None
+    policy: str,
+    sampled: Sequence[ToldTrajectory],
+    greedy: Sequence[ToldTrajectory] | None = None,
 ) -> Row:
     """The figures of one policy, each {"mean": x, "ci95": [low, high]}, x None where
     nothing was there to be measured.
@@ -133,7 +135,7 @@ def tokens_computed(trajectory: Trajectory) -> int:
     return total
 
 
-def told_by_writes(told: Told) -> list[tuple[int, frozenset[int]]]:
+def told_by_writes(told: ToldTrajectory) -> list[tuple[int, frozenset[int]]]:
     """(entry id or -1, observations) of each write in the log that was well formed."""
     trajectory = told.trajectory
     seen, rows = trajectory.turn_observation, []
@@ -146,14 +148,14 @@ def told_by_writes(told: Told) -> list[tuple[int, frozenset[int]]]:
     return rows
 
 
-def _write_counts(told: Told) -> tuple[int, int]:
+def _write_counts(told: ToldTrajectory) -> tuple[int, int]:
     """(useful writes, writes)."""
     useful = told.trajectory.useful
     rows = told_by_writes(told)
     return sum(bool(of & useful) for _, of in rows), len(rows)
 
 
-def _write_recall_counts(told: Told) -> tuple[int, int]:
+def _write_recall_counts(told: ToldTrajectory) -> tuple[int, int]:
     """(useful observations that a write tells of, useful observations)."""
     useful = told.trajectory.useful
     written = frozenset().union(*(of for _, of in told_by_writes(told)))
@@ -165,7 +167,7 @@ def _recall_counts(trajectory: Trajectory) -> tuple[int, int]:
     return sum(bool(r.entry_ids) for r in recalls), len(recalls)
 
 
-def _evidence_counts(told: Told) -> tuple[int, int]:
+def _evidence_counts(told: ToldTrajectory) -> tuple[int, int]:
     """(supporting observations recalled where they were asked for, all of them)."""
     trajectory = told.trajectory
     found, seen = _recalled_observations(told), trajectory.turn_observation
@@ -179,7 +181,7 @@ def _evidence_counts(told: Told) -> tuple[int, int]:
     return sum(had), sum(len(q.support) for q in trajectory.questions)
 
 
-def _recalled_observations(told: Told) -> list[tuple[int, frozenset[int]]]:
+def _recalled_observations(told: ToldTrajectory) -> list[tuple[int, frozenset[int]]]:
     """(turn, observations that the recalled entries tell of) of each recall."""
     writes = iter(told_by_writes(told))
     holds: dict[int, frozenset[int]] = {}

@@ -1,7 +1,7 @@
 """External memory of a trajectory: tags to ops, ops to a bank of entries."""
 
 from mempo_jax.memory.bank import Bank, replay
-from mempo_jax.memory.config import BankConfig
+from mempo_jax.memory.bank_config import BankConfig
 from mempo_jax.memory.embedding import Embedder, make_embedder
 from mempo_jax.memory.entry import (
     DeleteResult,
@@ -14,7 +14,7 @@ from mempo_jax.memory.entry import (
     WriteResult,
 )
 from mempo_jax.memory.hygiene import Hygiene
-from mempo_jax.memory.lexical.compare import Verdict
+from mempo_jax.memory.lexical.comparison import Verdict
 from mempo_jax.memory.ops import Op, OpError, OpKind, OpOutcome, OpRecord, error_message
 from mempo_jax.memory.parser import BLOCK, Grammar, Limits, closing_tags, parse_ops
 from mempo_jax.memory.persist import BankFileError

@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from mempo_jax.memory import arguments, gates, hygiene, persist
-from mempo_jax.memory.config import BankConfig
+from mempo_jax.memory.bank_config import BankConfig
 from mempo_jax.memory.embedding import Embedder
 from mempo_jax.memory.entry import (
     DeleteResult,

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from mempo_jax.memory import arguments
-from mempo_jax.memory.config import BankConfig
+from mempo_jax.memory.bank_config import BankConfig
 from mempo_jax.memory.entry import Entry, Status, full_text
 from mempo_jax.memory.lexical import judge
-from mempo_jax.memory.lexical.compare import Verdict
+from mempo_jax.memory.lexical.comparison import Verdict
 from mempo_jax.memory.lexical.judge import Judge
 from mempo_jax.memory.ops import OpError, OpOutcome, OpRecord
 from mempo_jax.memory.store import EntryTable

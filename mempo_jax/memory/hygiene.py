@@ -10,9 +10,9 @@ import dataclasses
 import numpy as np
 
 from mempo_jax.memory import arguments
-from mempo_jax.memory.config import BankConfig
+from mempo_jax.memory.bank_config import BankConfig
 from mempo_jax.memory.entry import Entry, Status, full_text
-from mempo_jax.memory.lexical.compare import Verdict
+from mempo_jax.memory.lexical.comparison import Verdict
 from mempo_jax.memory.lexical.judge import lexical
 
 _SAME = 0.999  # such texts repeat each other, unless words say they contradict

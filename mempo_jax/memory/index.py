@@ -38,7 +38,7 @@ _SEARCHED_SHARE = 16  # one leaf in so many is searched
 _LEAST_RESCORED = 200
 
 
-class Block:
+class IndexBlock:
     """Rows ids int64 [n] ascending, vectors float32 [n, dim] of unit norm.
 
     approximate: searched by ScaNN; else exactly.
@@ -103,23 +103,23 @@ class Block:
             widen *= 4
 
 
-class Build:
+class IndexBuild:
     """One block made of the live rows of others, on a thread if ScaNN is to learn it.
 
     sources: blocks with the rows dead in each when the build began.
     """
 
     def __init__(
-        self, sources: Sequence[tuple[Block, frozenset[int]]], approximate: bool
+        self, sources: Sequence[tuple[IndexBlock, frozenset[int]]], approximate: bool
     ):
         self.sources = tuple(sources)
         self._approximate = approximate
-        self._block: Block | None = None
+        self._block: IndexBlock | None = None
         self._thread = _started(self._make) if approximate else None
         if not approximate:
             self._make()
 
-    def block(self) -> Block:
+    def block(self) -> IndexBlock:
         """The block; waits for it where it is not ready.
 
         Made here if no thread could make it: none started, or this is a forked process.
@@ -141,7 +141,7 @@ class Build:
             lives = [slice(None)]
         ids = _joined([b.ids[live] for b, live in zip(blocks, lives)])
         rows = _joined([b.vectors[live] for b, live in zip(blocks, lives)])
-        block = Block(ids, rows, self._approximate)
+        block = IndexBlock(ids, rows, self._approximate)
         try:
             if block.approximate:
                 _ = block.searcher
@@ -263,7 +263,7 @@ class _Part:
 
     __slots__ = ("block", "dead")
 
-    def __init__(self, block: Block, dead: set[int]):
+    def __init__(self, block: IndexBlock, dead: set[int]):
         self.block, self.dead = block, dead
 
     def __len__(self) -> int:
@@ -274,10 +274,10 @@ class _Part:
 class _Merge:
     """A build under way and the count of calls at which it takes effect."""
 
-    build: Build
+    build: IndexBuild
     due: int
 
-    def takes(self, block: Block) -> bool:
+    def takes(self, block: IndexBlock) -> bool:
         return any(block is source for source, _ in self.build.sources)
 
 
@@ -298,7 +298,7 @@ class Index:
         self._clear_tail()
         self._count = len(ids)
         if len(ids):
-            self._parts.append(_Part(Block(ids, vectors, False), set()))
+            self._parts.append(_Part(IndexBlock(ids, vectors, False), set()))
             if len(ids) >= max(ann_threshold, LEAST_TRAINED) and can_approximate():
                 self._merge(self._parts, grace=_FIRST_CALLS)
 
@@ -306,7 +306,7 @@ class Index:
         return self._count
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[IndexBlock, ...]:
         """The frozen blocks, oldest first; their ids ascend from block to block."""
         return tuple(part.block for part in self._parts)
 
@@ -407,7 +407,7 @@ class Index:
     def _seal(self) -> None:
         """Turns the tail into a block and merges blocks where the rule says so."""
         count = len(self._tail_ids)
-        block = Block(np.asarray(self._tail_ids), self._tail[:count], False)
+        block = IndexBlock(np.asarray(self._tail_ids), self._tail[:count], False)
         self._parts.append(_Part(block, set()))
         self._clear_tail()
         self._compact()
@@ -449,7 +449,7 @@ class Index:
     def _merge(self, parts: list[_Part], grace: int | None = None) -> None:
         rows = sum(len(part) for part in parts)
         approximate = grace is not None or self._learns(rows)
-        build = Build([(p.block, frozenset(p.dead)) for p in parts], approximate)
+        build = IndexBuild([(p.block, frozenset(p.dead)) for p in parts], approximate)
         if approximate:
             if grace is None:
                 grace = max(self._tail_rows, int(_GRACE_SHARE * rows))

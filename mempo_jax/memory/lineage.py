@@ -132,7 +132,7 @@ def makes_entry(record: OpRecord) -> bool:
     return record.outcome in ("new", "merged") and bool(record.entry_ids)
 
 
-class Twins:
+class SameMeaning:
     """Which texts say the same, by a judge asked both ways; answers are kept.
 
     What says the same as a twin is a twin too, though the judge may not see it: a

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import re
 
-from mempo_jax.memory import config as config_lib
+from mempo_jax.memory import bank_config
 from mempo_jax.memory.ops import Op, OpError, OpKind
 
 # An attribute list stops at the first "<", so no text is scanned twice; the possessive
@@ -59,7 +59,7 @@ class Limits:
     max_recall_k: int
 
     @classmethod
-    def of(cls, config: config_lib.BankConfig) -> Limits:
+    def of(cls, config: bank_config.BankConfig) -> Limits:
         """The limits that a bank with ``config`` sets."""
         return cls(
             config.max_ops_per_turn, config.max_entry_chars, config.retrieval_top_k
@@ -93,7 +93,7 @@ def parse_ops(
       of kind ``malformed`` with an ``error``; nothing is raised.
     """
     grammar = grammar or Grammar()
-    limits = limits or Limits.of(config_lib.BankConfig())
+    limits = limits or Limits.of(bank_config.BankConfig())
     ops = _cap_count(_scan(text, grammar, limits), grammar, limits)
     if token_offsets is None:
         return ops

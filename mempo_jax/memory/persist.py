@@ -29,7 +29,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from mempo_jax.memory.config import BankConfig
+from mempo_jax.memory.bank_config import BankConfig
 from mempo_jax.memory.entry import Entry, Reason, Status
 from mempo_jax.memory.ops import OpOutcome, OpRecord
 

@@ -45,7 +45,7 @@ from mempo_jax.models.attention import (
     chosen,
     flat_attention,
 )
-from mempo_jax.models.layers import Block, DecoderConfig, Ends, rotation_table
+from mempo_jax.models.layers import DecoderConfig, DecoderLayer, Ends, rotation_table
 from mempo_jax.models.lora import Lora, attach
 
 
@@ -363,8 +363,8 @@ class LanguageModel:
             held = (tuple(each) for each in held)
         return self._final_norm(params, x), type(cache)(*held)
 
-    def _new_block(self, rngs: nnx.Rngs) -> Block:
-        block = Block(self.config, rngs)
+    def _new_block(self, rngs: nnx.Rngs) -> DecoderLayer:
+        block = DecoderLayer(self.config, rngs)
         if self.lora is not None:
             attach(block, self.lora, rngs)
         return block

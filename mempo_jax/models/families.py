@@ -21,7 +21,7 @@ _ARCHITECTURES = {
 }
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """path: ours, joined by "/". name: the checkpoint's, with {layer}. shape: ours,
     without the layer axis. Matrices are stored transposed where ``turned``."""
 
@@ -76,22 +76,22 @@ def read_config(directory: str | os.PathLike) -> DecoderConfig:
     )
 
 
-def tensor_table(c: DecoderConfig) -> list[Entry]:
+def tensor_table(c: DecoderConfig) -> list[TensorEntry]:
     """All parameters of a decoder, each with the tensor it is stored as."""
     layer, ours = "model.layers.{layer}", "layers"
     queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
     table = [
-        Entry(
+        TensorEntry(
             "embed/embedding",
             "model.embed_tokens.weight",
             (c.vocab_size, c.width),
             False,
         ),
-        Entry("final_norm/scale", "model.norm.weight", (c.width,), False),
+        TensorEntry("final_norm/scale", "model.norm.weight", (c.width,), False),
     ]
     if not c.tied:
         table.append(
-            Entry("head/kernel", "lm_head.weight", (c.width, c.vocab_size), True)
+            TensorEntry("head/kernel", "lm_head.weight", (c.width, c.vocab_size), True)
         )
     norms = {
         "attention_norm": "input_layernorm",
@@ -99,7 +99,7 @@ def tensor_table(c: DecoderConfig) -> list[Entry]:
     }
     for own, other in norms.items():
         name = f"{layer}.{other}.weight"
-        table.append(Entry(f"{ours}/{own}/scale", name, (c.width,), False))
+        table.append(TensorEntry(f"{ours}/{own}/scale", name, (c.width,), False))
     projections = {
         "attention/query": ("self_attn.q_proj", (c.width, queries)),
         "attention/key": ("self_attn.k_proj", (c.width, keys)),
@@ -111,19 +111,19 @@ def tensor_table(c: DecoderConfig) -> list[Entry]:
     }
     for own, (other, shape) in projections.items():
         name = f"{layer}.{other}"
-        table.append(Entry(f"{ours}/{own}/kernel", f"{name}.weight", shape, True))
+        table.append(TensorEntry(f"{ours}/{own}/kernel", f"{name}.weight", shape, True))
         if c.qkv_bias and other[-6:] in ("q_proj", "k_proj", "v_proj"):
-            bias = Entry(f"{ours}/{own}/bias", f"{name}.bias", shape[1:], False)
+            bias = TensorEntry(f"{ours}/{own}/bias", f"{name}.bias", shape[1:], False)
             table.append(bias)
     if c.qk_norm:
         for own, other in (("query_norm", "q_norm"), ("key_norm", "k_norm")):
             name = f"{layer}.self_attn.{other}.weight"
             path = f"{ours}/attention/{own}/scale"
-            table.append(Entry(path, name, (c.head_dim,), False))
+            table.append(TensorEntry(path, name, (c.head_dim,), False))
     return table
 
 
-def tensor_names(entry: Entry, config: DecoderConfig) -> list[str]:
+def tensor_names(entry: TensorEntry, config: DecoderConfig) -> list[str]:
     """The checkpoint's names of a parameter: one, or one a layer."""
     if not entry.stacked:
         return [entry.name]

@@ -18,7 +18,7 @@ import numpy as np
 from mempo_jax.models import gguf, lora, stream
 from mempo_jax.models.decoder import Params
 from mempo_jax.models.families import (
-    Entry,
+    TensorEntry,
     config_json,
     read_config,
     tensor_names,
@@ -163,7 +163,9 @@ def save(
             files.write(value.T if entry.turned else value)
 
 
-def _parts(config: DecoderConfig) -> Iterator[tuple[str, tuple[Entry, int | None]]]:
+def _parts(
+    config: DecoderConfig,
+) -> Iterator[tuple[str, tuple[TensorEntry, int | None]]]:
     """Each tensor's name, with its parameter and which layer of it that is."""
     for entry in tensor_table(config):
         for layer, name in enumerate(tensor_names(entry, config)):

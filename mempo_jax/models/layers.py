@@ -141,7 +141,7 @@ class MLP(nnx.Module):
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
 
 
-class Block(nnx.Module):
+class DecoderLayer(nnx.Module):
     """One layer: pre-norm attention and pre-norm MLP, both residual."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):

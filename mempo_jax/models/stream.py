@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mempo_jax.models.families import Entry, tensor_names
+from mempo_jax.models.families import TensorEntry, tensor_names
 from mempo_jax.models.layers import DecoderConfig
 
 Params = dict[str, Any]
@@ -54,7 +54,7 @@ def whole(path: str, shape: tuple[int, ...], dtype: np.dtype, read: Read) -> np.
 
 def fill(
     source: Source,
-    table: Sequence[Entry],
+    table: Sequence[TensorEntry],
     config: DecoderConfig,
     dtype: Any,
     place: Place,
@@ -78,7 +78,7 @@ def fill(
     return params
 
 
-def check(source: Source, table: Sequence[Entry], config: DecoderConfig) -> None:
+def check(source: Source, table: Sequence[TensorEntry], config: DecoderConfig) -> None:
     """Refuses a source whose headers do not fit; reads no data."""
     expected: dict[str, tuple[int, ...]] = {}
     for entry in table:
@@ -109,7 +109,7 @@ class _Reader:
         self._source, self._config, self._dtype = source, config, dtype
         self.not_finite: dict[str, None] = {}  # in order, each once
 
-    def of(self, entry: Entry) -> tuple[np.dtype, Read]:
+    def of(self, entry: TensorEntry) -> tuple[np.dtype, Read]:
         names = tensor_names(entry, self._config)
 
         def stacked(index: Index) -> np.ndarray:
@@ -127,7 +127,7 @@ class _Reader:
 
         return self._dtype, stacked if entry.stacked else single
 
-    def _part(self, name: str, entry: Entry, index: Index) -> np.ndarray:
+    def _part(self, name: str, entry: TensorEntry, index: Index) -> np.ndarray:
         value = self._source.read(name, index[::-1] if entry.turned else index)
         if not np.isfinite(value).all():
             self.not_finite[name] = None

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from mempo_jax.config import RunSettings
+from mempo_jax.config import RunConfig
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.planning.programs import NAMES, Lowering, device_bytes
@@ -123,14 +123,14 @@ def cpu_options(name: str) -> dict[str, Any]:
     return CPU_OPTIONS | (IN_TURN if name == "decode" else {})
 
 
-def programs_of(settings: RunSettings) -> tuple[str, ...]:
+def programs_of(settings: RunConfig) -> tuple[str, ...]:
     """Those that a run has on its devices: a server's are elsewhere."""
     here = settings.engine.kind == "local"
     return tuple(name for name in NAMES if here or name not in SAMPLING)
 
 
 def standing(
-    settings: RunSettings, lowering: Lowering, reference: Lowering | None, hosts: int
+    settings: RunConfig, lowering: Lowering, reference: Lowering | None, hosts: int
 ) -> dict[str, int]:
     """Bytes on a device of what stays through a run, by name.
 
@@ -163,7 +163,7 @@ class Estimator:
     """
 
     config: DecoderConfig
-    mesh: Callable[[RunSettings], Mesh]
+    mesh: Callable[[RunConfig], Mesh]
     hosts: int
     narrow: bool
     compile: Compile = compiled
@@ -171,7 +171,7 @@ class Estimator:
     _known: dict[Any, Need] = dataclasses.field(default_factory=dict)
 
     def lowering(
-        self, settings: RunSettings, config: DecoderConfig | None = None
+        self, settings: RunConfig, config: DecoderConfig | None = None
     ) -> Lowering:
         """At the policy's depth, or for another config."""
         config = config or self.config
@@ -180,7 +180,7 @@ class Estimator:
         return Lowering(config, settings, mesh, unroll=unroll, hosts=self.hosts)
 
     def memory(
-        self, settings: RunSettings, reference: DecoderConfig | None = None
+        self, settings: RunConfig, reference: DecoderConfig | None = None
     ) -> Memory:
         """Of a run. reference: the shape of ``policy.ref_path``, where that is set."""
         exact = self.lowering(settings)
@@ -194,7 +194,7 @@ class Estimator:
             made,
         )
 
-    def made(self, settings: RunSettings, name: str) -> int:
+    def made(self, settings: RunConfig, name: str) -> int:
         """Bytes that a program of the whole depth needs beside its arguments."""
         once, layers = self._parts(settings, name)
         if self.narrow and settings.policy.compute_dtype == "bfloat16":
@@ -202,13 +202,13 @@ class Estimator:
             return int(share * once.made + of_layers * layers.made)
         return once.made + layers.made
 
-    def asked(self, settings: RunSettings, name: str) -> Need:
+    def asked(self, settings: RunConfig, name: str) -> Need:
         """Of a program of the whole depth in the dtype that is asked about, continued
         from small depths."""
         once, layers = self._parts(settings, name)
         return Need(once.arguments + layers.arguments, once.made + layers.made)
 
-    def whole(self, settings: RunSettings, name: str) -> Need:
+    def whole(self, settings: RunConfig, name: str) -> Need:
         """The same, compiled at that depth."""
         return self._need(settings, name, self.config.layers)
 
@@ -224,7 +224,7 @@ class Estimator:
         padded = -(-size // self.lanes) * self.lanes
         return device_bytes(lowering.shapes.cache) * padded // size
 
-    def _parts(self, settings: RunSettings, name: str) -> tuple[Need, Need]:
+    def _parts(self, settings: RunConfig, name: str) -> tuple[Need, Need]:
         """What there is once, and what all layers add."""
         low, high = self._depths()
         first, second = (self._need(settings, name, depth) for depth in (low, high))
@@ -246,7 +246,7 @@ class Estimator:
         few = layers <= max(3, LanguageModel.UNROLL_UP_TO)
         return (layers, layers) if few else (2, 3)
 
-    def _need(self, settings: RunSettings, name: str, layers: int) -> Need:
+    def _need(self, settings: RunConfig, name: str, layers: int) -> Need:
         key = _what_matters(settings, name), name, layers
         if key not in self._known:
             if self.narrow:
@@ -260,7 +260,7 @@ def _pair(need: Need) -> tuple[int, int]:
     return need.arguments, need.made
 
 
-def in_float32(settings: RunSettings) -> RunSettings:
+def in_float32(settings: RunConfig) -> RunConfig:
     """The same run with parameters and activations in float32."""
     wide = dataclasses.replace(
         settings.policy, param_dtype="float32", compute_dtype="float32"
@@ -268,7 +268,7 @@ def in_float32(settings: RunSettings) -> RunSettings:
     return dataclasses.replace(settings, policy=wide)
 
 
-def _what_matters(settings: RunSettings, name: str) -> tuple:
+def _what_matters(settings: RunConfig, name: str) -> tuple:
     """The settings that a program's memory depends on."""
     policy, sampling, train = settings.policy, settings.sampling, settings.train
     shared = settings.mesh, policy.param_dtype, policy.compute_dtype, policy.lora

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from mempo_jax.config import RunSettings, from_config
+from mempo_jax.config import RunConfig, from_config
 from mempo_jax.distributed import placement
 from mempo_jax.planning import speed
 from mempo_jax.planning.devices import GIB, GPU_DEFAULT_SHARE, GPU_SHARE, Device
@@ -37,7 +37,7 @@ LORA_RANK = 32
 PREFILL = (1_024, 256)  # new context tokens of one call, where memory is short
 WORTH = 0.85  # of the bytes before, that a cheap change must come under
 Changes = dict[str, Any]
-Measure = Callable[[RunSettings], Memory]
+Measure = Callable[[RunConfig], Memory]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Found:
     fits: bool
 
 
-def with_changes(config: Mapping[str, Any], changes: Changes) -> RunSettings:
+def with_changes(config: Mapping[str, Any], changes: Changes) -> RunConfig:
     """Settings of a config with some fields changed, by dotted name.
 
     Raises:
@@ -126,7 +126,7 @@ def _best(
 
 
 def _tiers(
-    settings: RunSettings, memory: Memory, usable: int, devices: int, heads: int
+    settings: RunConfig, memory: Memory, usable: int, devices: int, heads: int
 ) -> Iterator[Iterator[Changes]]:
     """What costs only speed comes first, where it can help at all."""
     in_update = memory.fullest not in SAMPLING
@@ -135,9 +135,7 @@ def _tiers(
     yield _spread_or_less(settings, devices, heads)
 
 
-def _spread_or_less(
-    settings: RunSettings, devices: int, heads: int
-) -> Iterator[Changes]:
+def _spread_or_less(settings: RunConfig, devices: int, heads: int) -> Iterator[Changes]:
     policy, mesh = settings.policy, settings.mesh
     for fsdp in (2**n for n in range(1, devices.bit_length())):
         if fsdp > mesh.fsdp and devices % (fsdp * mesh.tensor) == 0:
@@ -153,9 +151,7 @@ def _spread_or_less(
         yield {"policy.lora.rank": LORA_RANK}
 
 
-def _less_at_once(
-    settings: RunSettings, fullest: str, devices: int
-) -> Iterator[Changes]:
+def _less_at_once(settings: RunConfig, fullest: str, devices: int) -> Iterator[Changes]:
     """Smaller pieces of the same work: only speed is lost."""
     train, sampling = settings.train, settings.sampling
     if fullest in SAMPLING:
@@ -177,14 +173,14 @@ def _less_at_once(
             yield {"train.micro_batch_tokens": fewer * least}
 
 
-def _gap(settings: RunSettings) -> Changes:
+def _gap(settings: RunConfig) -> Changes:
     """Rounding in bfloat16 alone would stop a run with a tight bound."""
     gap = settings.train.max_log_prob_gap
     return {} if gap >= 0.1 else {"train.max_log_prob_gap": 0.1}
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """All that is told of a run on a device.
 
     shape: where the policy's was found. parameters: how many. axes: of the mesh.
@@ -214,7 +210,7 @@ class Plan:
         return sum(self.seconds.values())
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def as_json(plan: RunPlan) -> dict[str, Any]:
     """Bytes of one device, seconds of one step; numbers and strings only."""
     memory = plan.memory
     made: dict[str, Any] = {
@@ -243,13 +239,13 @@ def as_json(plan: Plan) -> dict[str, Any]:
     return made
 
 
-def as_text(plan: Plan) -> str:
+def as_text(plan: RunPlan) -> str:
     return "\n".join(
         [*_head(plan), "", *_memory(plan), "", *_verdict(plan), *_time(plan)]
     )
 
 
-def _head(plan: Plan) -> list[str]:
+def _head(plan: RunPlan) -> list[str]:
     device, chip = plan.device, plan.device.chip
     axes = " x ".join(f"{name} {size}" for name, size in plan.axes.items())
     chips, hosts = _counted(device.count, "chip"), _counted(device.hosts, "host")
@@ -260,7 +256,7 @@ def _head(plan: Plan) -> list[str]:
     ]
 
 
-def _memory(plan: Plan) -> list[str]:
+def _memory(plan: RunPlan) -> list[str]:
     memory = plan.memory
     lines = [_row("GiB on each device", "stays", "made", "sum")]
     lines += [_row(name, _gib(size)) for name, size in memory.stays.items()]
@@ -272,7 +268,7 @@ def _memory(plan: Plan) -> list[str]:
     return [*lines, "", *_how_sure(plan), *_check(plan)]
 
 
-def _how_sure(plan: Plan) -> list[str]:
+def _how_sure(plan: RunPlan) -> list[str]:
     lines = [
         "stays, gradients: exact, from shapes and the partition table.",
         f"in ...: asked of the {plan.compiler} compiler at small depths, and continued "
@@ -287,7 +283,7 @@ def _how_sure(plan: Plan) -> list[str]:
     return lines
 
 
-def _check(plan: Plan) -> list[str]:
+def _check(plan: RunPlan) -> list[str]:
     if not plan.checked:
         return []
     lines = ["", _row("GiB of a program, as asked", "continued", "compiled", "off by")]
@@ -297,7 +293,7 @@ def _check(plan: Plan) -> list[str]:
     return lines
 
 
-def _verdict(plan: Plan) -> list[str]:
+def _verdict(plan: RunPlan) -> list[str]:
     peak, device = plan.memory.peak, plan.device
     usable = device.usable
     share = f"{peak / usable:.0%} of the {usable / GIB:.1f} GiB that can be used"
@@ -324,7 +320,7 @@ def _value(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _time(plan: Plan) -> list[str]:
+def _time(plan: RunPlan) -> list[str]:
     stages = ", ".join(f"{name} {_s(took)}" for name, took in plan.seconds.items())
     return [
         "",
@@ -383,7 +379,7 @@ class Planner:
         turn_tokens: int = 0,
         check: bool = False,
         change: bool = True,
-    ) -> Plan:
+    ) -> RunPlan:
         """Of a run with this config.
 
         Args:
@@ -405,7 +401,7 @@ class Planner:
             lanes=chip.lanes if self._narrow else 0,
         )
 
-        def measure(settings: RunSettings) -> Any:
+        def measure(settings: RunConfig) -> Any:
             self._check_slots(settings)
             try:
                 return estimator.memory(settings, reference)
@@ -428,7 +424,7 @@ class Planner:
             )
         mesh = self.mesh(settings)
         work = speed.assumed_work(settings, turns, turn_tokens)
-        return Plan(
+        return RunPlan(
             device=self.device,
             shape=where,
             parameters=count(estimator.lowering(settings).shapes.params),
@@ -442,7 +438,7 @@ class Planner:
             checked=_checked(estimator, settings) if check else {},
         )
 
-    def mesh(self, settings: RunSettings) -> Mesh:
+    def mesh(self, settings: RunConfig) -> Mesh:
         """Of a run on these devices; ConfigError where the axes do not fit them."""
         axes = settings.mesh
         try:
@@ -457,7 +453,7 @@ class Planner:
         self._note(f"compiling {name}, {layers} layers")
         return compiled(lowering, name)
 
-    def _chips(self, settings: RunSettings) -> speed.Chips:
+    def _chips(self, settings: RunConfig) -> speed.Chips:
         mesh = self.mesh(settings)
         own = host_mesh(mesh, self.device.hosts)
         return speed.Chips(
@@ -467,7 +463,7 @@ class Planner:
             settings.policy.compute_dtype == "float32",
         )
 
-    def _check_slots(self, settings: RunSettings) -> None:
+    def _check_slots(self, settings: RunConfig) -> None:
         mesh, hosts = self.mesh(settings), self.device.hosts
         multiple = hosts * placement.row_multiple(host_mesh(mesh, hosts))
         if settings.sampling.slots % multiple:
@@ -477,7 +473,7 @@ class Planner:
             )
 
 
-def _checked(estimator: Estimator, settings: RunSettings) -> dict[str, tuple[int, int]]:
+def _checked(estimator: Estimator, settings: RunConfig) -> dict[str, tuple[int, int]]:
     return {
         name: (
             estimator.asked(settings, name).total,

@@ -20,17 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from mempo_jax.builders.engine import batch_shapes
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_suite
-from mempo_jax.config import RunSettings
+from mempo_jax.builders.engines import batch_shapes
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_suite
+from mempo_jax.config import RunConfig
 from mempo_jax.distributed import placement
 from mempo_jax.models import gguf, hf, lora
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.families import read_config
 from mempo_jax.models.layers import DecoderConfig
-from mempo_jax.rollout.decode import Programs as EnginePrograms
-from mempo_jax.rollout.decode import Sampling
+from mempo_jax.rollout.decode import DrawParameters, EnginePrograms
 from mempo_jax.rollout.sampler import Counters
 from mempo_jax.settings import ConfigError, nearest
 from mempo_jax.training import loss as losses
@@ -41,7 +40,12 @@ from mempo_jax.training.state import (
     objective_settings,
     optimiser_settings,
 )
-from mempo_jax.training.step import Accumulator, Programs, filler_facts, filler_rows
+from mempo_jax.training.step import (
+    Accumulator,
+    TrainPrograms,
+    dummy_rows,
+    dummy_trajectories,
+)
 from mempo_jax.types import Rows
 
 # vocabulary, width, layers, heads, key heads, head size, MLP width, tied, positions
@@ -63,7 +67,7 @@ _SIZES = {
 _SUFFIXES = ("-Instruct",)
 
 
-def policy_shape(settings: RunSettings) -> tuple[DecoderConfig, str]:
+def policy_shape(settings: RunConfig) -> tuple[DecoderConfig, str]:
     """The decoder's shape, and where it was found.
 
     From a directory's config.json or a GGUF file's header. Where ``policy.path`` names
@@ -124,7 +128,7 @@ NAMES = ("score", "accumulate", "apply", "prefill", "decode")
 
 
 @dataclasses.dataclass(frozen=True)
-class Shapes:
+class PlanShapes:
     """Trees of ``jax.ShapeDtypeStruct`` with shardings, of what stays on the devices.
 
     params: all of them, adapters included. sampled: the same as the engine has them,
@@ -153,7 +157,7 @@ class Lowering:
     def __init__(
         self,
         config: DecoderConfig,
-        settings: RunSettings,
+        settings: RunConfig,
         mesh: Mesh,
         *,
         unroll: bool | None = None,
@@ -178,7 +182,7 @@ class Lowering:
             self.model, placement.row_sharding(self.engine_mesh), Counters()
         )
         self.shapes = self._shapes()
-        self._training = Programs(
+        self._training = TrainPrograms(
             self.model,
             mesh,
             self.optimiser,
@@ -242,7 +246,7 @@ class Lowering:
             jax.ShapeDtypeStruct, sharding=placement.replicated(self.engine_mesh)
         )
         stop = whole((self.model.config.vocab_size,), jnp.bool_)
-        drawing = Sampling(
+        drawing = DrawParameters(
             whole((), jnp.float32), whole((), jnp.float32), whole((), jnp.int32)
         )
         given = (None, numbers(), numbers(), numbers(), per_slot(jnp.uint32, 2))
@@ -250,7 +254,7 @@ class Lowering:
         args = (params, cache, stop, *given, numbers(), drawing)
         return self._engine.decode, args, static
 
-    def _shapes(self) -> Shapes:
+    def _shapes(self) -> PlanShapes:
         policy = self.settings.policy
         params = jax.eval_shape(self.model.init, jax.random.key(0))
         adapters, base = lora.split(params)
@@ -268,7 +272,7 @@ class Lowering:
             )  # as on other backends than a CPU
         )
         held = self._engine.cache_sharding
-        return Shapes(
+        return PlanShapes(
             self._put(params),
             # As the engine takes them on other backends than a CPU: stacked.
             _placed(params, placement.shardings(params, self.engine_mesh)),
@@ -295,11 +299,13 @@ class Lowering:
     def _row_arrays(self) -> Rows:
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.rows),
-            filler_rows(*self.row_shape),
+            dummy_rows(*self.row_shape),
         )
 
     def _loss_inputs(self) -> losses.LossInputs:
-        facts = filler_facts(self.settings, batch_shapes(self.settings, self.mesh))
+        facts = dummy_trajectories(
+            self.settings, batch_shapes(self.settings, self.mesh)
+        )
         make = functools.partial(
             losses.loss_inputs,
             advantage=advantage_settings(self.settings),

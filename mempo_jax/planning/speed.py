@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from mempo_jax.config import RunSettings
+from mempo_jax.config import RunConfig
 from mempo_jax.distributed.placement import AXES
 from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.planning.devices import Device
@@ -44,7 +44,7 @@ class Work:
         )
 
 
-def assumed_work(settings: RunSettings, turns: int = 0, turn_tokens: int = 0) -> Work:
+def assumed_work(settings: RunConfig, turns: int = 0, turn_tokens: int = 0) -> Work:
     """Turns and tokens of a turn where given; else the task's most turns, and half of
     what a turn may sample. Contexts that are rebuilt are taken as half full."""
     sampling, env = settings.sampling, settings.env
@@ -86,7 +86,7 @@ class Chips:
 
 
 def seconds(
-    config: DecoderConfig, settings: RunSettings, chips: Chips, work: Work
+    config: DecoderConfig, settings: RunConfig, chips: Chips, work: Work
 ) -> dict[str, float]:
     """By stage of one step; what a server samples is not counted."""
     stages = {"decode": _decode, "prefill": _prefill}
@@ -150,7 +150,7 @@ def _gathered(size: float, axes: dict[str, int]) -> float:
     return size * (axes["fsdp"] - 1) / axes["fsdp"]
 
 
-def _weights(config: DecoderConfig, settings: RunSettings) -> float:
+def _weights(config: DecoderConfig, settings: RunConfig) -> float:
     return matrix_parameters(config) * _BYTES[settings.policy.param_dtype]
 
 

@@ -27,7 +27,7 @@ OUTCOMES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Shapes:
+class BatchShapes:
     """Fixed shapes of a run.
 
     ``length_buckets`` ascending row lengths; ``micro_batch_tokens`` padded tokens in a
@@ -49,7 +49,7 @@ class Shapes:
 
 
 def assemble_trajectories(
-    trajectories: Sequence[Trajectory], groups: int, shapes: Shapes
+    trajectories: Sequence[Trajectory], groups: int, shapes: BatchShapes
 ) -> Trajectories:
     """Per-trajectory arrays; ``trajectories`` are ``groups`` contiguous groups.
 
@@ -77,7 +77,7 @@ def assemble_trajectories(
     )
 
 
-def no_evidence(count: int, shapes: Shapes) -> Evidence:
+def no_evidence(count: int, shapes: BatchShapes) -> Evidence:
     """Evidence of ``count`` trajectories of which nothing was probed."""
     by_op, by_turn = (count, shapes.max_ops), (count, shapes.max_turns)
     sizes = Evidence(answer_gain=by_op, leave_out=by_op, turn_potential=by_turn)
@@ -96,7 +96,7 @@ def _fill_ops(ops: OpTable, n: int, trajectory: Trajectory) -> None:
 
 
 def pack(
-    segments: Sequence[tuple[int, Segment]], shapes: Shapes, pad_id: int
+    segments: Sequence[tuple[int, Segment]], shapes: BatchShapes, pad_id: int
 ) -> tuple[Rows, ...]:
     """Micro-batches of padded rows.
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mempo_jax.envs import EnvironmentFault, Episode, Status, Task
+from mempo_jax.envs import EnvironmentFault, Episode, EpisodeStatus, Task
 from mempo_jax.envs.reward import RewardError
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.sampler import Generation, Request, Sampler, SamplingFault
 from mempo_jax.rollout.segments import SegmentBuilder
-from mempo_jax.rollout.time_limits import HungCallError, nothing, run_all
+from mempo_jax.rollout.time_limits import HungCallError, call_with_limit, nothing
 from mempo_jax.rollout.trajectory import Trajectory
 
 FAULTS = (EnvironmentFault, HungCallError, RewardError, SamplingFault)
@@ -53,20 +53,20 @@ def finished(
     """
     reward = None
     if failure is None:
-        [reward] = run_all([episode.reward], limit_s)
+        [reward] = call_with_limit([episode.reward], limit_s)
         if isinstance(reward, Exception):
             failure, reward = fault(reward), None
     # An environment that knows of no questions need not say so.
     asked = getattr(episode.env, "questions", tuple)
     scored = getattr(episode.env, "question_scores", tuple)
     truths = [episode.env.useful, asked, scored]
-    useful, questions, scores = run_all(truths, limit_s)
+    useful, questions, scores = call_with_limit(truths, limit_s)
     log = list(episode.bank.log)
     builder.mark_ops([(r.turn, r.token_span) for r in log])
     return Trajectory(
         task=task,
         sample=sample,
-        status=episode.status if failure is None else Status.FAILED,
+        status=episode.status if failure is None else EpisodeStatus.FAILED,
         failure=failure,
         goal=episode.env.goal,
         segments=builder.segments,
@@ -94,7 +94,7 @@ def failed(task: Task, sample: int, failure: str) -> Trajectory:
     return Trajectory(
         task=task,
         sample=sample,
-        status=Status.FAILED,
+        status=EpisodeStatus.FAILED,
         failure=failure,
         goal="",
         segments=[],
@@ -239,7 +239,9 @@ class Collector:
         return [done[at] for at in range(len(jobs))]
 
     def _start(self, job: Job, slot: int) -> _Run | tuple[int, Trajectory]:
-        [episode] = run_all([functools.partial(self._make_episode, job)], self._limit)
+        [episode] = call_with_limit(
+            [functools.partial(self._make_episode, job)], self._limit
+        )
         if isinstance(episode, FAULTS):
             failure = f"{type(episode).__name__}: {episode}"
             return slot, failed_trajectory(job, failure)
@@ -310,7 +312,7 @@ class Collector:
             offsets = self._tokenizer.offsets(action.tokens)
             run.episode.decide(action.text, offsets, action.finish == "stop")
         calls = [run.episode.advance for run, _ in actions]
-        results = run_all(calls, self._limit, self._ask_between)
+        results = call_with_limit(calls, self._limit, self._ask_between)
         for (run, _), result in zip(actions, results, strict=True):
             if isinstance(result, Exception):
                 run.fail(result)

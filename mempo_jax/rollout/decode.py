@@ -28,13 +28,13 @@ import numpy as np
 
 from mempo_jax.models.attention import Flat
 from mempo_jax.models.decoder import Cache, LanguageModel, unstacked
-from mempo_jax.rollout.prefill import Shapes, laid_out, sizes
-from mempo_jax.rollout.sampler import Counters, Row, Turn, fit
+from mempo_jax.rollout.prefill import EngineShapes, laid_out, sizes
+from mempo_jax.rollout.sampler import Counters, NewContext, SampledTurn, fit
 
 Array = jax.Array
 
 
-class Sampling(NamedTuple):
+class DrawParameters(NamedTuple):
     """How tokens are drawn: f32 temperature (0: greedy), f32 top_p, int32 top_k."""
 
     temperature: Array
@@ -126,7 +126,7 @@ def decode(
     limit: Array,
     keys: Array,
     first: Array,
-    sampling: Sampling,
+    sampling: DrawParameters,
     *,
     steps: int,
     span: int,
@@ -179,7 +179,7 @@ def decode(
 
 
 def sample(
-    logits: Array, keys: Array, index: Array, sampling: Sampling, filtered: bool
+    logits: Array, keys: Array, index: Array, sampling: DrawParameters, filtered: bool
 ) -> tuple[Array, Array]:
     """One token a row from f32 logits [N, V]: ids int32 [N], log-probs f32 [N].
 
@@ -209,7 +209,7 @@ def sample(
     return token, jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
 
 
-def _filter(log_probs: Array, sampling: Sampling) -> Array:
+def _filter(log_probs: Array, sampling: DrawParameters) -> Array:
     """-inf outside the top_k likeliest ids (0: all) and outside the smallest set of
     likeliest ids that holds top_p of the mass; the likeliest id always stays."""
     ordered = jnp.sort(log_probs, axis=-1, descending=True)
@@ -221,7 +221,7 @@ def _filter(log_probs: Array, sampling: Sampling) -> Array:
     return jnp.where(log_probs >= lowest, log_probs, -jnp.inf)
 
 
-class Programs:
+class EnginePrograms:
     """The programs, compiled once for all caches of the same shapes.
 
     row_sharding: how arrays [slots, ...] lie on the devices. counters: told of each
@@ -330,7 +330,9 @@ class DeviceSlots:
     stop: bool [V], ids that end a row.
     """
 
-    def __init__(self, compiled: Programs, stop: np.ndarray, shapes: Shapes) -> None:
+    def __init__(
+        self, compiled: EnginePrograms, stop: np.ndarray, shapes: EngineShapes
+    ) -> None:
         self._compiled, self.shapes = compiled, shapes
         self.params: Any = None
         self._decoding: Any = None
@@ -346,7 +348,9 @@ class DeviceSlots:
 
     def sampling(self, temperature: float, top_p: float, top_k: int):
         """How to draw, on the devices."""
-        made = Sampling(np.float32(temperature), np.float32(top_p), np.int32(top_k))
+        made = DrawParameters(
+            np.float32(temperature), np.float32(top_p), np.int32(top_k)
+        )
         return self._compiled.put(made, whole=False)
 
     def warm_up(self, *, filtered: bool) -> None:
@@ -365,7 +369,7 @@ class DeviceSlots:
             self._run_flat([], size)
         jax.block_until_ready(self._cache)
 
-    def prefill(self, rows: Sequence[Row]) -> None:
+    def prefill(self, rows: Sequence[NewContext]) -> None:
         """Feeds ids into slots."""
         for size, part in self.shapes.calls(rows):
             if self.shapes.flat:
@@ -378,7 +382,7 @@ class DeviceSlots:
         self._run_copy(copies, self.shapes.span(end))
 
     def decode(
-        self, turns: Sequence[Turn], first: int, sampling, filtered: bool
+        self, turns: Sequence[SampledTurn], first: int, sampling, filtered: bool
     ) -> list[tuple[list[int], np.ndarray]]:
         """Up to ``chunk`` further tokens of each of the turns, and their log-probs.
 
@@ -416,7 +420,7 @@ class DeviceSlots:
                 self._feeding, self._cache, *arrays, span=span
             )
 
-    def _run_flat(self, rows: Sequence[Row], size: int) -> None:
+    def _run_flat(self, rows: Sequence[NewContext], size: int) -> None:
         s = self.shapes
         flat = laid_out(rows, size, s.slots, s.length, s.spans)
         flat = self._compiled.put(flat, whole=False)

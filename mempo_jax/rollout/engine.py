@@ -26,15 +26,15 @@ import numpy as np
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout import prefill
-from mempo_jax.rollout.decode import DeviceSlots, Programs
-from mempo_jax.rollout.prefill import Shapes
+from mempo_jax.rollout.decode import DeviceSlots, EnginePrograms
+from mempo_jax.rollout.prefill import EngineShapes
 from mempo_jax.rollout.sampler import (
     Counters,
-    Follower,
     Generation,
     HeldContexts,
     Request,
-    Turn,
+    SampledTurn,
+    WeightSubscriber,
     buckets,
     check_fit,
 )
@@ -67,18 +67,20 @@ class Lane:
         self._held.feed(own)
         return sum(len(row.tokens) for stage in stages for row in stage.rows)
 
-    def decode(self, turns: Sequence[Turn], drawing: Any, filtered: bool) -> None:
+    def decode(
+        self, turns: Sequence[SampledTurn], drawing: Any, filtered: bool
+    ) -> None:
         """Samples a chunk of each turn."""
         made = self.device.decode(turns, self._first, drawing, filtered)
         for turn, (tokens, log_probs) in zip(turns, made, strict=True):
             turn.add(tokens, log_probs)
 
-    def ended(self, turn: Turn) -> None:
+    def ended(self, turn: SampledTurn) -> None:
         """Its slot holds what was sampled."""
         self._held.grow(turn.slot - self._first, turn.context, turn.tokens)
 
 
-class Together:
+class LaneThreads:
     """Makes calls at the same time, each on a thread of its own; a single one here."""
 
     def __init__(self, threads: int) -> None:
@@ -146,9 +148,9 @@ class Engine:
         if span_buckets is None:
             span_buckets = (-(-max_length // 16) * 8,)
         self.counters, self.between = Counters(), nothing
-        self._compiled = Programs(model, row_sharding, self.counters)
+        self._compiled = EnginePrograms(model, row_sharding, self.counters)
         widths = buckets("prefill_buckets", prefill_buckets, max_length)
-        shapes = Shapes(
+        shapes = EngineShapes(
             slots // lanes,
             max_length,
             buckets("row_buckets", (*row_buckets, slots), slots // lanes),
@@ -166,12 +168,12 @@ class Engine:
             Lane(DeviceSlots(self._compiled, stop, shapes), first)
             for first in range(0, slots, shapes.slots)
         ]
-        self._together = Together(lanes)
+        self._together = LaneThreads(lanes)
         self._params: Any = None
         self._decoding: Any = None
-        self._followers: list[Follower] = []
-        self._new: list[Turn] = []
-        self._running: list[Turn] = []
+        self._followers: list[WeightSubscriber] = []
+        self._new: list[SampledTurn] = []
+        self._running: list[SampledTurn] = []
         self._sampling: tuple[float, float, int] | None = None
         self._drawing = self._lanes[0].device.sampling(1.0, 1.0, 0)
 
@@ -192,7 +194,7 @@ class Engine:
         for follower in self._followers:
             follower.set_params(self._params)
 
-    def lead(self, follower: Follower) -> None:
+    def lead(self, follower: WeightSubscriber) -> None:
         """See ``Sampler``."""
         self._followers.append(follower)
 
@@ -246,7 +248,7 @@ class Engine:
         for request in requests:
             room = self.max_length - len(request.tokens)
             limit = min(request.max_new_tokens, room)
-            self._new.append(Turn(request, self._tokenizer, self._tags, limit))
+            self._new.append(SampledTurn(request, self._tokenizer, self._tags, limit))
 
     def wait(self) -> list[tuple[Request, Generation]]:
         """See ``Sampler``. Comes back when so many requests have ended that their
@@ -295,12 +297,14 @@ class Engine:
         self._running += self._new
         self._new = []
 
-    def _lane(self, turn: Turn) -> Lane:
+    def _lane(self, turn: SampledTurn) -> Lane:
         return self._lanes[turn.slot * len(self._lanes) // self.slots]
 
-    def _by_lane(self, turns: Sequence[Turn]) -> list[tuple[Lane, list[Turn]]]:
+    def _by_lane(
+        self, turns: Sequence[SampledTurn]
+    ) -> list[tuple[Lane, list[SampledTurn]]]:
         """Lanes that have some of the turns, with these."""
-        groups: dict[Lane, list[Turn]] = {}
+        groups: dict[Lane, list[SampledTurn]] = {}
         for turn in turns:
             groups.setdefault(self._lane(turn), []).append(turn)
         return list(groups.items())

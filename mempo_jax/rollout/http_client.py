@@ -218,7 +218,7 @@ NO_LOG_PROBS = (
 )
 
 
-class Sampling(NamedTuple):
+class RequestSampling(NamedTuple):
     """How tokens are drawn; temperature 0 is greedy, top_p 1 and top_k 0 are off."""
 
     temperature: float
@@ -226,7 +226,7 @@ class Sampling(NamedTuple):
     top_k: int
 
 
-class Answer(NamedTuple):
+class CompletionAnswer(NamedTuple):
     """tokens and their f32 log-probs as sampled, before anything is cut off; finish:
     "stop" or "length", as the server has it; computed: prompt tokens that it computed,
     not taken from a cache, as far as it says."""
@@ -245,7 +245,7 @@ def seed_of(key: np.ndarray) -> int:
 
 def request_body(
     request: Request,
-    sampling: Sampling,
+    sampling: RequestSampling,
     *,
     model: str,
     max_tokens: int,
@@ -286,7 +286,7 @@ def request_body(
 
 def read_answer(
     content: Any, prompt: Sequence[int], *, vocab_size: int, max_tokens: int
-) -> Answer:
+) -> CompletionAnswer:
     """Checks and takes apart one answer.
 
     Raises:
@@ -309,10 +309,10 @@ def read_answer(
         raise ServerError(
             f"expected 1 to {max_tokens} sampled ids (max_tokens), got {len(tokens)}"
         )
-    return Answer(tokens, log_probs, finish, _computed(content, len(prompt)))
+    return CompletionAnswer(tokens, log_probs, finish, _computed(content, len(prompt)))
 
 
-def end_at_stop(answer: Answer, tokenizer: Tokenizer) -> Answer:
+def end_at_stop(answer: CompletionAnswer, tokenizer: Tokenizer) -> CompletionAnswer:
     """Drops what a server sampled behind the first stop id."""
     ends = (i for i, t in enumerate(answer.tokens, 1) if t in tokenizer.stop_ids)
     end = next(ends, len(answer.tokens))

@@ -29,7 +29,7 @@ import jax
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.http_client import (
     JsonClient,
-    Sampling,
+    RequestSampling,
     ServerError,
     ServerFaultError,
     end_at_stop,
@@ -38,17 +38,17 @@ from mempo_jax.rollout.http_client import (
 )
 from mempo_jax.rollout.sampler import (
     Counters,
-    Follower,
     Generation,
     Request,
+    SampledTurn,
     SamplingFault,
-    Turn,
+    WeightSubscriber,
     check_fit,
 )
 from mempo_jax.rollout.time_limits import get, nothing
 
 
-class Daemons:
+class RequestThreads:
     """Makes calls in threads that end when there is nothing left to call.
 
     They are daemons: an exit must not wait for a call that hangs.
@@ -97,7 +97,7 @@ class _Ticket(NamedTuple):
     place: int
     round: int
     request: Request
-    sampling: Sampling
+    sampling: RequestSampling
 
 
 class HttpEngine:
@@ -134,8 +134,8 @@ class HttpEngine:
         self._publish = publish
         self.counters, self.between = Counters(), nothing
         self._published: list[Any] | None = None  # leaves of what the server has
-        self._followers: list[Follower] = []
-        self._daemons = Daemons(max_concurrent)
+        self._followers: list[WeightSubscriber] = []
+        self._daemons = RequestThreads(max_concurrent)
         self._done: queue.SimpleQueue = queue.SimpleQueue()
         self._open: dict[int, _Ticket] = {}  # by slot
         self._round = self._placed = self._faults = 0
@@ -180,7 +180,7 @@ class HttpEngine:
         for follower in self._followers:
             follower.set_params(params)
 
-    def lead(self, follower: Follower) -> None:
+    def lead(self, follower: WeightSubscriber) -> None:
         self._followers.append(follower)
 
     def warm_up(self, *, filtered: bool = False) -> None:
@@ -197,7 +197,7 @@ class HttpEngine:
         top_k: int = 0,
     ) -> None:
         """See ``Sampler``."""
-        sampling = Sampling(temperature, top_p, top_k)
+        sampling = RequestSampling(temperature, top_p, top_k)
         self._check(requests, sampling)
         for request in requests:
             ticket = _Ticket(self._placed, self._round, request, sampling)
@@ -262,11 +262,13 @@ class HttpEngine:
             result, computed = error, 0
         self._done.put((ticket, result, computed))
 
-    def _sample(self, request: Request, sampling: Sampling) -> tuple[Generation, int]:
+    def _sample(
+        self, request: Request, sampling: RequestSampling
+    ) -> tuple[Generation, int]:
         """One turn, and how many prompt tokens the server computed for it."""
         room = self.max_length - len(request.tokens)
         limit = min(request.max_new_tokens, room)
-        turn = Turn(request, self._tokenizer, self._tags, limit)
+        turn = SampledTurn(request, self._tokenizer, self._tags, limit)
         if limit < 1:
             return turn.result(), 0
         content = self._client.post(
@@ -309,7 +311,7 @@ class HttpEngine:
         self.cancel()
         raise result
 
-    def _check(self, requests: Sequence[Request], sampling: Sampling) -> None:
+    def _check(self, requests: Sequence[Request], sampling: RequestSampling) -> None:
         slots = [request.slot for request in requests]
         taken = [slot for slot in slots if slot in self._open]
         if len(set(slots)) != len(slots) or taken:

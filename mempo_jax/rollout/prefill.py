@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mempo_jax.models.attention import PIECE, Flat
-from mempo_jax.rollout.sampler import Request, Row, common, fit, pieces
+from mempo_jax.rollout.sampler import NewContext, Request, common, fit, pieces
 
 # A call computes no more tokens: several cost as much per token as one of them all.
 LARGEST = 1024
@@ -41,24 +41,28 @@ def sizes(most: int) -> tuple[int, ...]:
 
 
 def cut_calls(
-    rows: Sequence[Row], sizes: tuple[int, ...]
-) -> list[tuple[int, list[Row]]]:
+    rows: Sequence[NewContext], sizes: tuple[int, ...]
+) -> list[tuple[int, list[NewContext]]]:
     """Calls that feed the rows, each with its size."""
     calls, rest = [], list(rows)
     for size in _parts(sum(len(row.tokens) for row in rows), sizes):
         taken, room = [], size
         while rest and room:
             slot, start, tokens = rest.pop(0)
-            taken.append(Row(slot, start, tokens[:room]))
+            taken.append(NewContext(slot, start, tokens[:room]))
             if len(tokens) > room:
-                rest.insert(0, Row(slot, start + room, tokens[room:]))
+                rest.insert(0, NewContext(slot, start + room, tokens[room:]))
             room -= len(taken[-1].tokens)
         calls.append((size, taken))
     return calls
 
 
 def laid_out(
-    rows: Sequence[Row], size: int, slots: int, length: int, spans: tuple[int, ...]
+    rows: Sequence[NewContext],
+    size: int,
+    slots: int,
+    length: int,
+    spans: tuple[int, ...],
 ) -> Flat:
     """The rows as ``size`` tokens for a cache of so many slots and positions."""
     tokens, owners = np.zeros((2, size), np.int32)
@@ -98,7 +102,7 @@ def _last_parts(count: int, sizes: tuple[int, ...]) -> list[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shapes:
+class EngineShapes:
     """Sizes of the cache and of the views and inputs that programs may have.
 
     slots, length: of the cache. rows: numbers of rows to compute, all slots among them.
@@ -115,7 +119,7 @@ class Shapes:
     spans: tuple[int, ...]
     chunk: int
 
-    def calls(self, rows: Sequence[Row]) -> list[tuple[int, list[Row]]]:
+    def calls(self, rows: Sequence[NewContext]) -> list[tuple[int, list[NewContext]]]:
         """What feeds these: the positions that each call computes, and its rows."""
         if self.flat:
             return cut_calls(rows, self.flat)
@@ -126,7 +130,7 @@ class Shapes:
         """Of a call that computes so many positions, in positions."""
         return computed + (CALL_COST if self.flat else 0)
 
-    def prefill(self, rows: Sequence[Row]) -> tuple[int, int, int]:
+    def prefill(self, rows: Sequence[NewContext]) -> tuple[int, int, int]:
         """Count, width and span of the call that feeds these."""
         longest = max(len(row.tokens) for row in rows)
         end = max(row.start + len(row.tokens) for row in rows)
@@ -152,7 +156,7 @@ class Stage:
 
     copies: dict[int, int] = dataclasses.field(default_factory=dict)
     end: int = 0
-    rows: list[Row] = dataclasses.field(default_factory=list)
+    rows: list[NewContext] = dataclasses.field(default_factory=list)
 
     def copy(self, slot: int, source: int, end: int) -> None:
         self.copies[slot], self.end = source, max(self.end, end)
@@ -162,7 +166,7 @@ def plan(
     requests: Sequence[Request],
     reuse: dict[int, int],
     held: Sequence[Sequence[int]],
-    shapes: Shapes,
+    shapes: EngineShapes,
 ) -> list[Stage]:
     """What brings every slot to all of its context but the last id.
 
@@ -180,7 +184,7 @@ def plan(
     return shared if price(shared, shapes) <= cost * WORTHWHILE else plain
 
 
-def price(stages: Sequence[Stage], shapes: Shapes) -> float:
+def price(stages: Sequence[Stage], shapes: EngineShapes) -> float:
     """Positions computed, padding included; what else costs, by its share of that."""
     total = 0.0
     for stage in stages:
@@ -244,7 +248,9 @@ class _Contexts:
             if origin.source is not None:
                 stage.copy(slot, origin.source, origin.count)
             if origin.count < len(tokens) - 1:
-                stage.rows.append(Row(slot, origin.count, tokens[origin.count : -1]))
+                stage.rows.append(
+                    NewContext(slot, origin.count, tokens[origin.count : -1])
+                )
             for other in self._equal[slot]:
                 if other != slot and self._reuse[other] < len(tokens) - 1:
                     stages[origin.late + 1].copy(other, slot, len(tokens))

@@ -26,7 +26,7 @@ from mempo_jax.envs import Question
 from mempo_jax.envs.context import block_text
 from mempo_jax.memory import Grammar, OpRecord, Verdict
 from mempo_jax.memory.lexical.judge import lexical
-from mempo_jax.memory.lineage import Lineage, Twins, makes_entry
+from mempo_jax.memory.lineage import Lineage, SameMeaning, makes_entry
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.trajectory import Trajectory
@@ -84,7 +84,7 @@ class Rise(NamedTuple):
 Term = LeaveOut | Eviction | Gain | Rise
 
 
-class Answer(NamedTuple):
+class GoldAnswer(NamedTuple):
     """A gold answer as the policy would spell it: the opening tag, and its own ids."""
 
     opening: list[int]
@@ -92,7 +92,7 @@ class Answer(NamedTuple):
 
 
 @dataclasses.dataclass
-class Plan:
+class ProbePlan:
     """Variants to score, each once, and what their scores are evidence of.
 
     longest: tokens of a row, at most. skipped: how often something was left out, since
@@ -105,7 +105,7 @@ class Plan:
     skipped: int = 0
     _places: dict[Variant, int] = dataclasses.field(default_factory=dict)
 
-    def add(self, context: Sequence[int] | None, answer: Answer) -> int | None:
+    def add(self, context: Sequence[int] | None, answer: GoldAnswer) -> int | None:
         """Place of a variant among all; None where it cannot be scored."""
         tokens = (*context, *answer.opening, *answer.ids) if context else ()
         if not tokens or len(tokens) > self.longest:
@@ -151,7 +151,7 @@ HEAD, NOTHING = "recalled", " nothing"  # as ``Episode`` writes them
 REWRITE = "rewrite"
 
 
-class Block(NamedTuple):
+class RecalledList(NamedTuple):
     """One list of recalled entries in a context.
 
     start, end: character range. entries: (entry id, position of its recall in the log).
@@ -162,7 +162,7 @@ class Block(NamedTuple):
     entries: tuple[tuple[int, int], ...]
 
 
-class Shown:
+class ShownContext:
     """The context that a turn's action was sampled in.
 
     log: of the trajectory, up to that turn. texts: of its entries, by id. goal: of the
@@ -238,7 +238,7 @@ class Shown:
         lines = [self.line(entry, self._texts[entry]) for entry in entries]
         return HEAD + ("".join(lines) or NOTHING)
 
-    def _find(self, lists: Sequence[tuple[tuple[int, int], ...]]) -> list[Block]:
+    def _find(self, lists: Sequence[tuple[tuple[int, int], ...]]) -> list[RecalledList]:
         """The blocks that stand in the text, never inside of what the policy said.
 
         Recalls that found the same look the same: the last of such blocks is of the
@@ -248,11 +248,11 @@ class Shown:
         for listed in dict.fromkeys(lists):
             if all(e in self._texts for e, _ in listed):
                 known.setdefault(self._block([e for e, _ in listed]), []).append(listed)
-        blocks: list[Block] = []
+        blocks: list[RecalledList] = []
         for start, end in reversed(self._places(known)):
             same = known[self._text[start:end]]
             listed = same.pop() if len(same) > 1 else same[0]
-            blocks.insert(0, Block(start, end, listed))
+            blocks.insert(0, RecalledList(start, end, listed))
         return blocks
 
     def _places(self, texts: Collection[str]) -> list[tuple[int, int]]:
@@ -315,7 +315,7 @@ def plan_probes(
     needs: frozenset[str],
     tokenizer: Tokenizer,
     longest: int,
-) -> Plan:
+) -> ProbePlan:
     """What to score for some of the trajectories.
 
     Args:
@@ -323,7 +323,7 @@ def plan_probes(
       needs: what to probe, in the words of ``types.NEEDS``.
       longest: tokens of a row, at most.
     """
-    plan, twins = Plan(longest), Twins(_repeats)
+    plan, twins = ProbePlan(longest), SameMeaning(_repeats)
     for n in counted:
         probe = _Probe(plan, n, trajectories[n], tokenizer, twins)
         for question in trajectories[n].questions:
@@ -336,11 +336,11 @@ class _Probe:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ProbePlan,
         n: int,
         trajectory: Trajectory,
         tokenizer: Tokenizer,
-        twins: Twins,
+        twins: SameMeaning,
     ) -> None:
         self._plan, self._n, self._t = plan, n, trajectory
         self._tokenizer, self._twins = tokenizer, twins
@@ -372,7 +372,7 @@ class _Probe:
         if "turn_potential" in needs:
             self._rises(answer, turns)
 
-    def _leave_out(self, shown: Shown, answer: Answer) -> None:
+    def _leave_out(self, shown: ShownContext, answer: GoldAnswer) -> None:
         """Each entry in context in turn, with what says the same."""
         recalls: dict[int, set[int]] = {}
         for block in shown.blocks:
@@ -391,7 +391,9 @@ class _Probe:
             shares = self._shares(same, ops)
             self._plan.terms.append(LeaveOut(self._n, whole, without, shares))
 
-    def _evictions(self, shown: Shown, answer: Answer, turns: Sequence[int]) -> None:
+    def _evictions(
+        self, shown: ShownContext, answer: GoldAnswer, turns: Sequence[int]
+    ) -> None:
         """Each entry that was pushed out before, shown in place of what was recalled.
 
         Where the question asked nothing of memory, or the same is stored still, it did
@@ -432,7 +434,7 @@ class _Probe:
                 shares[k] = shares.get(k, 0.0) + 1.0 / len(same)
         return shares | {k: 1.0 / len(set(recalls)) for k in recalls}
 
-    def _gains(self, shown: Shown, answer: Answer, turn: int) -> None:
+    def _gains(self, shown: ShownContext, answer: GoldAnswer, turn: int) -> None:
         """Each write before the answer, unless its text was taken back by then."""
         for k, record in enumerate(self._t.log):
             if record.kind != "write" or not makes_entry(record) or record.turn >= turn:
@@ -446,7 +448,7 @@ class _Probe:
             if alone is not None and empty is not None:
                 self._plan.terms.append(Gain(self._n, k, alone, empty))
 
-    def _rewritings(self, shown: Shown, answer: Answer, turn: int) -> None:
+    def _rewritings(self, shown: ShownContext, answer: GoldAnswer, turn: int) -> None:
         """Each block before the answer against the one before it, all else the same."""
         before = ""
         for k, record in enumerate(self._t.log):
@@ -458,7 +460,7 @@ class _Probe:
             if after is not None and empty is not None:
                 self._plan.terms.append(Gain(self._n, k, after, empty))
 
-    def _rises(self, answer: Answer, turns: Sequence[int]) -> None:
+    def _rises(self, answer: GoldAnswer, turns: Sequence[int]) -> None:
         """From the turn that shows the question on, each against the one before.
 
         Before that the question is not known, and the turn that wrote the fact shows
@@ -473,9 +475,9 @@ class _Probe:
         segment, start = self._starts[turn]
         return self._t.segments[segment].tokens[:start]
 
-    def _shown(self, turn: int) -> Shown:
+    def _shown(self, turn: int) -> ShownContext:
         segment, start = self._starts[turn]
-        return Shown(
+        return ShownContext(
             self._tokenizer,
             self._t.segments[segment],
             start,
@@ -486,7 +488,7 @@ class _Probe:
         )
 
 
-def spell(question: Question, tokenizer: Tokenizer) -> Answer:
+def spell(question: Question, tokenizer: Tokenizer) -> GoldAnswer:
     """The gold answer in the tag that answers it, a blank before it as in the tag's
     demonstrations; the closing tag is left out, for it is no part of the answer.
 
@@ -497,15 +499,15 @@ def spell(question: Question, tokenizer: Tokenizer) -> Answer:
     opening, closing = f"<{tag}>", f"</{tag}>"
     text = question.answer.strip()
     if not text:
-        return Answer([], [])
+        return GoldAnswer([], [])
     whole = f"{opening} {text}{closing}"
     ids = tokenizer.encode(whole)
     if tokenizer.decode(ids) != whole:
-        return Answer([], [])
+        return GoldAnswer([], [])
     begin, end = len(opening), len(opening) + 1 + len(text)
     ranges = tokenizer.offsets(ids)
     own = [i for i, (a, b) in enumerate(ranges) if a < end and b > begin]
-    return Answer(ids[: own[0]], [ids[i] for i in own])
+    return GoldAnswer(ids[: own[0]], [ids[i] for i in own])
 
 
 def _equally(lineage: Lineage, entries: Sequence[int]) -> dict[int, float]:

@@ -34,7 +34,7 @@ class Request(NamedTuple):
     max_new_tokens: int
 
 
-class Row(NamedTuple):
+class NewContext(NamedTuple):
     """Ids to feed into a slot from position ``start`` on."""
 
     slot: int
@@ -84,12 +84,12 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
     return next(index for index, (a, b) in pairs if a != b)
 
 
-def pieces(rows: Sequence[Row], width: int) -> list[list[Row]]:
+def pieces(rows: Sequence[NewContext], width: int) -> list[list[NewContext]]:
     """The rows cut into calls: in each the next ``width`` ids of every row, at most."""
     longest = max((len(row.tokens) for row in rows), default=0)
     return [
         [
-            Row(row.slot, row.start + begin, row.tokens[begin : begin + width])
+            NewContext(row.slot, row.start + begin, row.tokens[begin : begin + width])
             for row in rows
             if begin < len(row.tokens)
         ]
@@ -140,7 +140,7 @@ class Generation(NamedTuple):
     text: str
 
 
-class Turn:
+class SampledTurn:
     """Collects the chunks of one turn and cuts it where it ends.
 
     limit: the most tokens to sample, where that is less than was asked for.
@@ -227,7 +227,7 @@ class Counters:
     compilations: int = 0
 
 
-class Follower(Protocol):
+class WeightSubscriber(Protocol):
     """Something else that runs the same policy, such as a judge."""
 
     def set_params(self, params: Any) -> None: ...
@@ -259,7 +259,7 @@ class Sampler(Protocol):
         Raises RuntimeError while requests are under way.
         """
 
-    def lead(self, follower: Follower) -> None:
+    def lead(self, follower: WeightSubscriber) -> None:
         """Calls its ``set_params`` and ``warm_up`` too, behind its own."""
 
     def warm_up(self, *, filtered: bool = False) -> None:

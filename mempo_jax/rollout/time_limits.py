@@ -24,7 +24,7 @@ def nothing() -> None:
     """What is done between two pieces of work, unless somebody asks for more."""
 
 
-def run_all(
+def call_with_limit(
     calls: Sequence[Callable[[], Any]],
     limit_s: float,
     between: Callable[[], None] = nothing,

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from mempo_jax.envs import Question, Reward, Status, Task
+from mempo_jax.envs import EpisodeStatus, Question, Reward, Task
 from mempo_jax.memory import Hygiene, OpRecord
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.segments import Segment
@@ -21,7 +21,7 @@ from mempo_jax.rollout.segments import Segment
 DIGITS = 4  # behind the point, of a number in a record
 
 
-class Run(NamedTuple):
+class TokenRun(NamedTuple):
     """Tokens of a turn, next to each other, that spell one op; op -1: none.
 
     lengths: characters of each token. One that shares its character with the token
@@ -47,7 +47,7 @@ class TokenCredit:
     trained: bool
     by_op: list[tuple[float, float, float]]
     by_turn: list[tuple[float, float]]
-    runs: list[list[Run] | None]
+    runs: list[list[TokenRun] | None]
 
     def to_json(self) -> dict[str, Any]:
         """The form that stands in a record: rounded, without ``runs``."""
@@ -64,14 +64,14 @@ def runs_of(
     actions: Sequence[str],
     tokenizer: Tokenizer,
     max_ops: int,
-) -> list[list[Run] | None]:
+) -> list[list[TokenRun] | None]:
     """By turn, the sampled tokens as runs of one op each.
 
     Args:
       segments, actions: of one trajectory.
       max_ops: ops from there on have no credit of their own, see ``Shapes``.
     """
-    found: list[list[Run] | None] = [None] * len(actions)
+    found: list[list[TokenRun] | None] = [None] * len(actions)
     for turn, ids, ops in _sampled(segments):
         if turn < len(actions) and tokenizer.decode(ids) == actions[turn]:
             ops = [op if op < max_ops else -1 for op in ops]
@@ -97,10 +97,10 @@ def _lengths(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
     return [end - begin for begin, end in itertools.pairwise(ends)]
 
 
-def _runs(ops: Sequence[int], lengths: Sequence[int]) -> list[Run]:
+def _runs(ops: Sequence[int], lengths: Sequence[int]) -> list[TokenRun]:
     pairs = zip(ops, lengths, strict=True)
     return [
-        Run(op, tuple(length for _, length in items))
+        TokenRun(op, tuple(length for _, length in items))
         for op, items in itertools.groupby(pairs, key=lambda pair: pair[0])
     ]
 
@@ -115,7 +115,7 @@ class Trajectory:
 
     task: Task
     sample: int
-    status: Status
+    status: EpisodeStatus
     failure: str | None
     goal: str
     segments: list[Segment]
@@ -142,7 +142,7 @@ class Trajectory:
     def valid(self) -> bool:
         """Whether it votes in its group and in the loss."""
         has_action = any(any(s.is_action) for s in self.segments)
-        return self.status is not Status.FAILED and has_action
+        return self.status is not EpisodeStatus.FAILED and has_action
 
     @property
     def score(self) -> float:

@@ -32,8 +32,8 @@ import jax
 import orbax.checkpoint as ocp
 
 from mempo_jax.distributed import hosts
-from mempo_jax.runs.directory import RunDir, identity
-from mempo_jax.runs.metrics import read_metrics
+from mempo_jax.runs.metrics_writer import read_metric_rows
+from mempo_jax.runs.run_dir import RunDir, identity
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.loop import Trainer
 
@@ -456,7 +456,7 @@ class RunCheckpoints:
         begin = first // self._every * self._every
         if not self._metric or begin == first or not file.is_file():
             return
-        for row in read_metrics(file):
+        for row in read_metric_rows(file):
             if begin <= row["step"] < first:
                 self.note(row["step"], row)
 

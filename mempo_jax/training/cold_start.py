@@ -18,20 +18,20 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from mempo_jax.builders.engine import batch_shapes
-from mempo_jax.builders.memory_judge import judgements, without_policy
-from mempo_jax.builders.policy import Policy, adapt
-from mempo_jax.builders.suite import make_episodes, make_expert
-from mempo_jax.config import RunSettings
+from mempo_jax.builders.engines import batch_shapes
+from mempo_jax.builders.memory_models import judge_demonstrations, without_policy
+from mempo_jax.builders.policies import Policy, adapt
+from mempo_jax.builders.suites import make_episodes, make_expert
+from mempo_jax.config import RunConfig
 from mempo_jax.distributed.hosts import RunStopped, Stop, Stopped
 from mempo_jax.distributed.placement import to_host
 from mempo_jax.envs import Task, TaskSuite, derived_seed
-from mempo_jax.evaluation.held_out import Progress, quiet
+from mempo_jax.evaluation.held_out import Progress, no_progress
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import bucket_of, pack
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.time_limits import nothing
-from mempo_jax.runs.directory import identity
+from mempo_jax.runs.run_dir import identity
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.checkpoints import Checkpoints
 from mempo_jax.training.demonstrations import recorded, scripted
@@ -42,7 +42,7 @@ from mempo_jax.training.state import (
     objective_settings,
     state_from_params,
 )
-from mempo_jax.training.step import Pace, Programs
+from mempo_jax.training.step import RunAheadLimit, TrainPrograms
 from mempo_jax.types import Rows, TrainState
 
 
@@ -128,8 +128,8 @@ SMALLEST_STRATUM = 0.02  # of all rows; rarer lengths are drawn with a longer on
 def demonstration_segments(
     policy: Policy,
     suite: TaskSuite,
-    settings: RunSettings,
-    progress: Progress = quiet,
+    settings: RunConfig,
+    progress: Progress = no_progress,
 ) -> list[Segment]:
     """Segments of all demonstrations, in a fixed order."""
     train = settings.train
@@ -160,15 +160,15 @@ def demonstration_segments(
             "config.context.max_context_tokens: expected room for the first turn of a "
             f"task, got {settings.context.max_context_tokens}: no demonstration fits"
         )
-    return segments + judgements(advised, policy, settings, len(segments))
+    return segments + judge_demonstrations(advised, policy, settings, len(segments))
 
 
 def cold_start(
     policy: Policy,
     suite: TaskSuite,
-    settings: RunSettings,
+    settings: RunConfig,
     mesh: Any,
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
     *,
     kept: pathlib.Path | None = None,
     stop: Stop | None = None,
@@ -195,7 +195,7 @@ def cold_start(
         policy = adapt(policy, settings, mesh, "cold start")
     segments = demonstration_segments(policy, suite, settings, progress)
     optimiser = make_optimiser(cold_start_optimiser_settings(settings))
-    programs = Programs(
+    programs = TrainPrograms(
         policy.model,
         mesh,
         optimiser,
@@ -237,7 +237,7 @@ class Batches:
     """
 
     def __init__(
-        self, segments: Sequence[Segment], settings: RunSettings, mesh: Any, pad_id: int
+        self, segments: Sequence[Segment], settings: RunConfig, mesh: Any, pad_id: int
     ) -> None:
         self._shapes, self._pad_id = batch_shapes(settings, mesh), pad_id
         self._rng = np.random.default_rng(derived_seed("cold-start", settings.seed))
@@ -269,17 +269,17 @@ class _Steps:
 
     def __init__(
         self,
-        programs: Programs,
+        programs: TrainPrograms,
         frozen: Any,
         batches: Batches,
-        settings: RunSettings,
+        settings: RunConfig,
         progress: Progress,
         saved: ColdStartCheckpoints | None = None,
         stop: Stop | None = None,
     ) -> None:
         self._programs, self._frozen, self._batches = programs, frozen, batches
         self._last, self._progress = settings.train.cold_start_steps, progress
-        self._saved, self._pace = saved, Pace()
+        self._saved, self._pace = saved, RunAheadLimit()
         self._check = nothing if stop is None else stop.check
 
     def train(self, state: TrainState, first: int) -> TrainState:

@@ -22,14 +22,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mempo_jax.builders.engine import make_collector, make_decoding
-from mempo_jax.builders.policy import Policy
-from mempo_jax.config import RunSettings
-from mempo_jax.core import AdvantageSettings, CreditSettings
+from mempo_jax.builders.engines import make_collector, make_decoding
+from mempo_jax.builders.policies import Policy
+from mempo_jax.config import RunConfig
+from mempo_jax.core import AdvantageSettings, CreditConfig
 from mempo_jax.distributed.placement import to_host
 from mempo_jax.envs import Task, TaskSuite
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.assemble import Shapes, assemble_trajectories, no_evidence, pack
+from mempo_jax.rollout.assemble import (
+    BatchShapes,
+    assemble_trajectories,
+    no_evidence,
+    pack,
+)
 from mempo_jax.rollout.collect import Job
 from mempo_jax.rollout.probes import Variant, plan_probes
 from mempo_jax.rollout.segments import Segment
@@ -40,14 +45,14 @@ from mempo_jax.training.state import advantage_settings
 from mempo_jax.types import Array, Evidence, Rows, Trajectories
 
 
-class Crediting:
+class TokenCreditRecorder:
     """Says of trajectories what their tokens are worth in the update of a step."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         advantage: AdvantageSettings,
-        credit: CreditSettings,
+        credit: CreditConfig,
     ) -> None:
         self._tokenizer = tokenizer
         self._settings = {"advantage": advantage, "credit": credit}
@@ -106,7 +111,7 @@ def _worth(
     bonus_scale: Array,
     *,
     advantage: AdvantageSettings,
-    credit: CreditSettings,
+    credit: CreditConfig,
 ) -> tuple[Array, Array, Array, Array]:
     """Advantage [N]; weight, bonus and token advantage [N, K + M] of a token of each
     op, then of a token of no op in each turn. Of who does not train the last is 0, as
@@ -138,7 +143,7 @@ def _a_token_each(inputs: LossInputs, max_turns: int) -> Rows:
     )
 
 
-Said = list[tuple[str, float]]  # pieces of a text, and the advantage of each
+TurnText = list[tuple[str, float]]  # pieces of a text, and the advantage of each
 
 
 class GroupCredit(NamedTuple):
@@ -147,13 +152,13 @@ class GroupCredit(NamedTuple):
     where it does not enter the loss)."""
 
     advantage: np.ndarray
-    said: list[list[Said]]
+    said: list[list[TurnText]]
 
 
 def sample_group(
     policy: Policy,
     suite: TaskSuite,
-    settings: RunSettings,
+    settings: RunConfig,
     mesh: Any,
     task: Task,
 ) -> list[Trajectory]:
@@ -166,7 +171,7 @@ def sample_group(
 
 
 def group_credit(
-    group: Sequence[Trajectory], tokenizer: Tokenizer, settings: RunSettings
+    group: Sequence[Trajectory], tokenizer: Tokenizer, settings: RunConfig
 ) -> GroupCredit:
     """The group's advantage, and how ``credit.modes`` lay it on the tokens.
 
@@ -178,17 +183,19 @@ def group_credit(
             "config.credit.modes: expected modes that need no probe of the policy, got "
             f"{', '.join(settings.credit.modes)}; see the table of modes in the README"
         )
-    crediting = Crediting(tokenizer, advantage_settings(settings), settings.credit)
+    crediting = TokenCreditRecorder(
+        tokenizer, advantage_settings(settings), settings.credit
+    )
     made = crediting(group, assemble_trajectories(group, 1, _shapes(settings)))
     advantage = np.array([credit.advantage for credit in made], np.float32)
     said = [_said(*pair) for pair in zip(group, made, strict=True)]
     return GroupCredit(advantage, said)
 
 
-def _shapes(settings: RunSettings) -> Shapes:
+def _shapes(settings: RunConfig) -> BatchShapes:
     """Shapes of tables; no rows are made here."""
     turns = settings.sampling.max_turns
-    return Shapes(
+    return BatchShapes(
         length_buckets=(1,),
         micro_batch_tokens=1,
         row_multiple=1,
@@ -197,11 +204,11 @@ def _shapes(settings: RunSettings) -> Shapes:
     )
 
 
-def _said(trajectory: Trajectory, credit: TokenCredit) -> list[Said]:
+def _said(trajectory: Trajectory, credit: TokenCredit) -> list[TurnText]:
     """By turn, each token as text with its advantage; nothing where it is unknown."""
-    said: list[Said] = []
+    said: list[TurnText] = []
     for turn, (action, runs) in enumerate(zip(trajectory.actions, credit.runs)):
-        pieces: Said = []
+        pieces: TurnText = []
         at = 0
         for op, lengths in runs or ():
             row = credit.by_turn[turn] if op < 0 else credit.by_op[op]
@@ -219,7 +226,7 @@ class Prober:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, shapes: Shapes, needs: frozenset[str]
+        self, tokenizer: Tokenizer, shapes: BatchShapes, needs: frozenset[str]
     ) -> None:
         self._tokenizer, self._shapes, self._needs = tokenizer, shapes, needs
 

@@ -34,9 +34,9 @@ import numpy as np
 
 from mempo_jax.envs import (
     Episode,
+    EpisodeStatus,
     ScriptedPolicy,
     Situation,
-    Status,
     Task,
     derived_seed,
 )
@@ -221,7 +221,7 @@ def recorded(
         episode, actions = make_episode(shown.task), shown.actions
         policy = _replay(actions, tokenizer)
         segments = demonstrate(episode, policy, tokenizer, 0, len(actions))
-        if episode.status is Status.DONE and episode.turn < len(actions):
+        if episode.status is EpisodeStatus.DONE and episode.turn < len(actions):
             raise ConfigError(
                 f"{shown.place}, field turns: expected at most {episode.turn}, behind "
                 f"which {shown.task.id} ends, got {len(actions)}; set config.env as "

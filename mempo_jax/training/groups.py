@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from mempo_jax.builders.engine import make_decoding
-from mempo_jax.builders.suite import reward_function
-from mempo_jax.config import RunSettings
+from mempo_jax.builders.engines import make_decoding
+from mempo_jax.builders.suites import reward_function
+from mempo_jax.config import RunConfig
 from mempo_jax.core.advantages import degenerate
 from mempo_jax.distributed import hosts
 from mempo_jax.envs import TaskSuite
 from mempo_jax.envs.reward import EFFICIENCY, call_reward_function, rescored
-from mempo_jax.rollout.assemble import Shapes, assemble_trajectories
+from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks
@@ -53,7 +53,7 @@ class Groups(NamedTuple):
     figures: dict[str, Any]
 
 
-def task_index(step: int, round_: int, place: int, settings: RunSettings) -> int:
+def task_index(step: int, round_: int, place: int, settings: RunConfig) -> int:
     """Which training task stands at a place of a step in a round; none comes twice.
 
     It depends on ``max_resample_rounds``, which a continued run may therefore not
@@ -71,8 +71,8 @@ class GroupSampler:
         self,
         collector: Collector,
         suite: TaskSuite,
-        settings: RunSettings,
-        shapes: Shapes,
+        settings: RunConfig,
+        shapes: BatchShapes,
     ) -> None:
         self._collector, self._suite = collector, suite
         self._settings, self._shapes = settings, shapes

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mempo_jax.builders.engine import batch_shapes, make_collector
-from mempo_jax.builders.policy import Policy, adapt
-from mempo_jax.config import RunSettings
+from mempo_jax.builders.engines import batch_shapes, make_collector
+from mempo_jax.builders.policies import Policy, adapt
+from mempo_jax.config import RunConfig
 from mempo_jax.distributed import hosts
 from mempo_jax.distributed.hosts import Stop
 from mempo_jax.distributed.placement import place_params, to_host, to_local
@@ -21,7 +21,7 @@ from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import pack
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks
-from mempo_jax.training.credit_records import Crediting, Prober
+from mempo_jax.training.credit_records import Prober, TokenCreditRecorder
 from mempo_jax.training.groups import GroupSampler
 from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.state import (
@@ -29,10 +29,15 @@ from mempo_jax.training.state import (
     make_optimiser,
     objective_settings,
     optimiser_settings,
-    scheduled,
+    scheduled_values,
     state_from_params,
 )
-from mempo_jax.training.step import Pace, Programs, filler_facts, filler_rows
+from mempo_jax.training.step import (
+    RunAheadLimit,
+    TrainPrograms,
+    dummy_rows,
+    dummy_trajectories,
+)
 from mempo_jax.training.step_metrics import (
     CompilationCounter,
     device_bytes,
@@ -58,7 +63,7 @@ class Trainer:
         self,
         policy: Policy,
         suite: TaskSuite,
-        settings: RunSettings,
+        settings: RunConfig,
         mesh: Any,
         reference: Policy | None = None,
         dump: Callable[[int, int, list[Any]], None] = lambda step, update, arrays: None,
@@ -83,7 +88,7 @@ class Trainer:
         if reference.model != policy.model:
             self._reference_programs = self._make_programs(reference, mesh)
         self._shapes = batch_shapes(settings, mesh)
-        self._crediting = Crediting(
+        self._crediting = TokenCreditRecorder(
             policy.tokenizer, advantage_settings(settings), settings.credit
         )
         self._prober = Prober(policy.tokenizer, self._shapes, settings.credit.needs)
@@ -96,9 +101,9 @@ class Trainer:
         self._most_skipped = 0
         self.compilations = CompilationCounter()
 
-    def _make_programs(self, policy: Policy, mesh: Any) -> Programs:
+    def _make_programs(self, policy: Policy, mesh: Any) -> TrainPrograms:
         settings = self.settings
-        return Programs(
+        return TrainPrograms(
             policy.model,
             mesh,
             self.optimiser,
@@ -121,11 +126,11 @@ class Trainer:
         """Compiles every program for every shape a run can meet."""
         self.engine.set_params(self.local_params)
         self.engine.warm_up()
-        filler = filler_facts(self.settings, self._shapes)
+        filler = dummy_trajectories(self.settings, self._shapes)
         self.groups.warm_up(filler)
         self._crediting.warm_up(filler)
         for length in self._shapes.length_buckets:
-            rows = filler_rows(self._shapes.rows_of(length), length)
+            rows = dummy_rows(self._shapes.rows_of(length), length)
             old, _ = self.programs.score(self.params, rows, 1.0)
             self._reference_programs.score(self.reference, rows, 1.0)
             inputs = self.programs.loss_inputs(
@@ -172,7 +177,7 @@ class Trainer:
         ended = time.perf_counter()
         self._note_empty(figures["empty_steps"], groups.sampled)
         if self.settings.log.records(step):
-            scale = scheduled(step, self.settings).bonus_scale
+            scale = scheduled_values(step, self.settings).bonus_scale
             self._crediting.note(groups.kept, arrays, scale)
         figures |= step_stats(groups.sampled, self.settings.sampling.group_size)
         figures |= groups.figures
@@ -206,7 +211,7 @@ class Trainer:
     ) -> dict[str, Any]:
         """All optimiser updates of one step, on old log-probs from before the first."""
         batches = self._minibatches(step, trajectories, arrays)
-        pace = Pace()
+        pace = RunAheadLimit()
         made = [[self._score(rows, pace) for rows in batch] for batch in batches]
         scored = [[item for item, _ in batch] for batch in made]
         flat = [item for batch in scored for item in batch]
@@ -239,7 +244,9 @@ class Trainer:
                 batches.append(pack(segments, self._shapes, pad_id))
         return batches
 
-    def _score(self, rows: Rows, pace: Pace) -> tuple[tuple[Rows, Any, Any], Any]:
+    def _score(
+        self, rows: Rows, pace: RunAheadLimit
+    ) -> tuple[tuple[Rows, Any, Any], Any]:
         """(rows, old, reference log-probs), and the entropy at each counted token."""
         self._stop.check()
         temperature = self.settings.sampling.temperature
@@ -253,9 +260,9 @@ class Trainer:
     ) -> dict[str, Any]:
         settings = self.settings
         token_count = count_tokens([rows for rows, _, _ in batch], arrays.valid)
-        now = scheduled(step, settings)
+        now = scheduled_values(step, settings)
         inputs = self.programs.loss_inputs(arrays, token_count, now.bonus_scale)
-        sums, pace = self.programs.zeros(), Pace()
+        sums, pace = self.programs.zeros(), RunAheadLimit()
         for rows, old, ref in batch:
             if at == 0:  # from the first update on the step must be finished
                 pace(sums)

@@ -14,7 +14,7 @@ import numpy as np
 
 from mempo_jax.core import (
     AdvantageSettings,
-    CreditSettings,
+    CreditConfig,
     OpCredit,
     assign,
     group_advantage,
@@ -141,7 +141,7 @@ def loss_inputs(
     trajectories: Trajectories,
     token_count: Array,
     advantage: AdvantageSettings,
-    credit: CreditSettings,
+    credit: CreditConfig,
     bonus_scale: Array | float = 1.0,
 ) -> LossInputs:
     """Group advantage and credit of ops, from what happened; bonuses x a scale."""
@@ -175,7 +175,7 @@ def score(
 
 
 def token_advantage(
-    rows: Rows, inputs: LossInputs, credit: CreditSettings
+    rows: Rows, inputs: LossInputs, credit: CreditConfig
 ) -> tuple[Array, Array]:
     """weight x group advantage + bonus, and the weight; f32 [B, T]."""
     weight, bonus = to_tokens(
@@ -202,7 +202,7 @@ def policy_loss(
     kl_coef: Array,
     temperature: Array,
     objective: ObjectiveSettings,
-    credit: CreditSettings,
+    credit: CreditConfig,
 ) -> tuple[Array, Array, dict[str, Array]]:
     """(loss_sum, count, figures) of one micro-batch; see ``core.policy_objective``."""
     mask = counted(rows, inputs.valid)

@@ -9,21 +9,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mempo_jax.builders.engine import check_engine, make_run_mesh
-from mempo_jax.builders.memory_judge import make_advisors
-from mempo_jax.builders.policy import Policy, initial_policy, load_policy
-from mempo_jax.builders.suite import make_suite, reward_function
-from mempo_jax.config import RunSettings
+from mempo_jax.builders.engines import check_engine, make_run_mesh
+from mempo_jax.builders.memory_models import make_memory_models
+from mempo_jax.builders.policies import Policy, initial_policy, load_policy
+from mempo_jax.builders.suites import make_suite, reward_function
+from mempo_jax.config import RunConfig
 from mempo_jax.distributed import hosts
 from mempo_jax.distributed.hosts import RunStopped, Stop, Stopped
 from mempo_jax.distributed.placement import to_host
 from mempo_jax.envs.reward import RewardError
-from mempo_jax.evaluation.held_out import Progress, evaluate, quiet
+from mempo_jax.evaluation.held_out import Progress, evaluate, no_progress
 from mempo_jax.models import lora
 from mempo_jax.models.lora import save_adapters
 from mempo_jax.rollout.http_client import ServerError
-from mempo_jax.runs.directory import RunDir
-from mempo_jax.runs.metrics import MetricsWriter
+from mempo_jax.runs.metrics_writer import MetricsWriter
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.checkpoints import RunCheckpoints
 from mempo_jax.training.cold_start import cold_start
@@ -31,10 +31,10 @@ from mempo_jax.training.loop import Trainer
 
 
 def run(
-    settings: RunSettings,
+    settings: RunConfig,
     config: Mapping[str, Any],
     workdir: str,
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
     stop: Stop | None = None,
 ) -> dict[str, Any]:
     """Runs to the end, or continues a run that was stopped; returns the summary.
@@ -63,7 +63,7 @@ def run(
     reward_function(settings)
     mesh = make_run_mesh(settings)
     policy, reference = _policies(settings, suite, mesh)
-    make_advisors(policy, settings, mesh)
+    make_memory_models(policy, settings, mesh)
     hosts.on_primary(lambda: place.claim(config))
     with contextlib.ExitStack() as held:
         hosts.on_primary(lambda: held.enter_context(place.locked()))
@@ -127,7 +127,7 @@ def _stages(
     return summary
 
 
-def _policies(settings: RunSettings, suite, mesh) -> tuple[Policy, Policy | None]:
+def _policies(settings: RunConfig, suite, mesh) -> tuple[Policy, Policy | None]:
     """The policy before the cold start, and another reference policy if any."""
     ref_path = settings.policy.ref_path
     policy = initial_policy(suite, settings, mesh)
@@ -145,7 +145,7 @@ def _policies(settings: RunSettings, suite, mesh) -> tuple[Policy, Policy | None
 
 def _start(
     policy: Policy,
-    settings: RunSettings,
+    settings: RunConfig,
     suite,
     mesh,
     place: RunDir,
@@ -243,7 +243,7 @@ def _train(
 
 @contextlib.contextmanager
 def _record(
-    place: RunDir, first: int, settings: RunSettings, config: Mapping[str, Any]
+    place: RunDir, first: int, settings: RunConfig, config: Mapping[str, Any]
 ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
     """Writes the figures of a step to the metrics; one process does."""
     log = settings.log

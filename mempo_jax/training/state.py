@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from mempo_jax.config import RunSettings
+from mempo_jax.config import RunConfig
 from mempo_jax.core import bonus_scale, kl_coefficient
 from mempo_jax.core.advantages import AdvantageSettings
 from mempo_jax.distributed import placement
@@ -26,17 +26,17 @@ LOGIT_CHUNK = 2_048  # tokens whose logits a device holds at one time
 ADAM_B1, ADAM_EPS = 0.9, 1e-8
 
 
-class Scheduled(NamedTuple):
+class ScheduledValues(NamedTuple):
     """kl_coef: of the KL to the reference · bonus_scale: of all credit bonuses."""
 
     kl_coef: Array
     bonus_scale: Array
 
 
-def scheduled(step: int, settings: RunSettings) -> Scheduled:
+def scheduled_values(step: int, settings: RunConfig) -> ScheduledValues:
     """The scalars of ``step``; the learning rate is the optimiser's own schedule."""
     objective = settings.objective
-    return Scheduled(
+    return ScheduledValues(
         kl_coefficient(
             step,
             target=objective.kl_coef,
@@ -115,7 +115,7 @@ def init_state(
     key: Array,
     optimiser: optax.GradientTransformation,
     mesh: Mesh,
-    table: placement.Table = placement.DECODER_TABLE,
+    table: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
 ) -> TrainState:
     """A fresh state, made in its place: no array is ever whole on one device.
 
@@ -135,7 +135,7 @@ def state_from_params(
     params: Any,
     optimiser: optax.GradientTransformation,
     mesh: Mesh,
-    table: placement.Table = placement.DECODER_TABLE,
+    table: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
 ) -> TrainState:
     """A fresh optimiser over a copy of given parameters (numpy or jax)."""
     params = place_params(params, mesh, table)
@@ -153,7 +153,7 @@ def abstract_state(
     init: Callable[[Array], Any],
     optimiser: optax.GradientTransformation,
     mesh: Mesh,
-    table: placement.Table = placement.DECODER_TABLE,
+    table: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
 ) -> TrainState:
     """Shapes, dtypes and shardings of the state: what a checkpoint is read onto."""
     shapes = jax.eval_shape(
@@ -187,7 +187,7 @@ def _wide(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
 
 
-def objective_settings(settings: RunSettings) -> ObjectiveSettings:
+def objective_settings(settings: RunConfig) -> ObjectiveSettings:
     o = settings.objective
     return ObjectiveSettings(
         clip_low=o.clip_low,
@@ -202,7 +202,7 @@ def objective_settings(settings: RunSettings) -> ObjectiveSettings:
     )
 
 
-def advantage_settings(settings: RunSettings) -> AdvantageSettings:
+def advantage_settings(settings: RunConfig) -> AdvantageSettings:
     o = settings.objective
     return AdvantageSettings(
         eps=o.advantage_eps,
@@ -212,7 +212,7 @@ def advantage_settings(settings: RunSettings) -> AdvantageSettings:
     )
 
 
-def optimiser_settings(settings: RunSettings) -> OptimiserSettings:
+def optimiser_settings(settings: RunConfig) -> OptimiserSettings:
     t = settings.train
     return OptimiserSettings(
         learning_rate=t.learning_rate,
@@ -226,7 +226,7 @@ def optimiser_settings(settings: RunSettings) -> OptimiserSettings:
     )
 
 
-def cold_start_optimiser_settings(settings: RunSettings) -> OptimiserSettings:
+def cold_start_optimiser_settings(settings: RunConfig) -> OptimiserSettings:
     """The same AdamW with a cosine decay to 0 over the cold start."""
     t = settings.train
     return dataclasses.replace(

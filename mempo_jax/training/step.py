@@ -27,11 +27,11 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from mempo_jax.config import RunSettings
-from mempo_jax.core import AdvantageSettings, CreditSettings
+from mempo_jax.config import RunConfig
+from mempo_jax.core import AdvantageSettings, CreditConfig
 from mempo_jax.distributed import placement
 from mempo_jax.models import lora
-from mempo_jax.rollout.assemble import Shapes, assemble_trajectories
+from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
 from mempo_jax.training import loss as losses
 from mempo_jax.training.loss import LossInputs, Model, ObjectiveSettings
 from mempo_jax.training.state import add_updates, fresh_state
@@ -65,7 +65,9 @@ def add(sums: Accumulator, loss: Callable, params: Any) -> Accumulator:
     return jax.tree.map(jnp.add, sums, Accumulator(grads, loss_sum, count, aux))
 
 
-def in_passes(one: Callable, sums: Accumulator, batch: Any, tokens: int) -> Accumulator:
+def scan_row_chunks(
+    one: Callable, sums: Accumulator, batch: Any, tokens: int
+) -> Accumulator:
     """``one(sums, part)`` over equal parts of the rows of ``batch``, in turn.
 
     batch: a tree of arrays [B, ...], the first of them [B, T]. tokens: of a part, at
@@ -80,7 +82,7 @@ def in_passes(one: Callable, sums: Accumulator, batch: Any, tokens: int) -> Accu
     return jax.lax.scan(lambda sums, part: (one(sums, part), None), sums, split)[0]
 
 
-def filler_facts(settings: RunSettings, shapes: Shapes) -> Trajectories:
+def dummy_trajectories(settings: RunConfig, shapes: BatchShapes) -> Trajectories:
     """The facts of a step's trajectories, none of them valid."""
     size = settings.sampling.group_size
     count = size * settings.sampling.tasks_per_step
@@ -94,7 +96,7 @@ def filler_facts(settings: RunSettings, shapes: Shapes) -> Trajectories:
     return jax.tree.map(grow, empty)
 
 
-def filler_rows(count: int, length: int) -> Rows:
+def dummy_rows(count: int, length: int) -> Rows:
     """One micro-batch [count, length] without a token."""
     shape = (count, length)
     whole = np.zeros(shape, np.int32)
@@ -115,7 +117,7 @@ SHORT_S, LONG_S = 1.0, 4.0  # between two waits
 LARGEST_STRIDE = 64
 
 
-class Pace:
+class RunAheadLimit:
     """Waits for a result now and then: every one where they take seconds, hardly ever
     where they take milliseconds, since the devices idle meanwhile."""
 
@@ -138,7 +140,7 @@ class Pace:
             self._stride = max(1, self._stride // 2)
 
 
-class Programs:
+class TrainPrograms:
     """The compiled programs, for one model, mesh, optimiser and settings.
 
     Numpy arguments are placed on the mesh here, explicitly; what is already there is
@@ -159,8 +161,8 @@ class Programs:
         optimiser: optax.GradientTransformation,
         objective: ObjectiveSettings,
         advantage: AdvantageSettings,
-        credit: CreditSettings,
-        table: placement.Table = placement.DECODER_TABLE,
+        credit: CreditConfig,
+        table: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
         pass_tokens: int | None = None,
     ):
         self.mesh = mesh
@@ -283,7 +285,7 @@ class Programs:
         self,
         objective: ObjectiveSettings,
         advantage: AdvantageSettings,
-        credit: CreditSettings,
+        credit: CreditConfig,
     ) -> None:
         model, chunk = self._model, objective.logit_chunk
         rows, whole, params = self._rows, self._whole, self._params
@@ -301,7 +303,7 @@ class Programs:
                 given = *part, *rest, objective, credit
                 return add(sums, lambda p: losses.policy_loss(model, p, *given), params)
 
-            return in_passes(one, sums, (rows, old, ref), self._pass)
+            return scan_row_chunks(one, sums, (rows, old, ref), self._pass)
 
         def supervised(params, sums, rows):
             def one(sums, part):
@@ -310,7 +312,7 @@ class Programs:
                     sums, lambda p: losses.supervised_loss(model, p, *given), params
                 )
 
-            return in_passes(one, sums, rows, self._pass)
+            return scan_row_chunks(one, sums, rows, self._pass)
 
         self._loss_inputs = jax.jit(loss_inputs, out_shardings=whole)
         self._score = jax.jit(

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks import _credit_samples, _credit_truth, credit
 from benchmarks._credit_ranks import auc, spearman, with_interval
-from mempo_jax.builders import engine as engine_module
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_episodes, make_suite
+from mempo_jax.builders import engines
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_episodes, make_suite
 from mempo_jax.config import from_config
 from mempo_jax.rollout.collect import Collector
 from mempo_jax.rollout.sampler import Counters, Generation
@@ -165,7 +165,7 @@ def case(tmp_path_factory):
         return engine, Collector(engine, policy.tokenizer, make, 20.0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "make_collector", make_collector)
+        patch.setattr(engines, "make_collector", make_collector)
         yield config.to_dict(), str(place)
 
 

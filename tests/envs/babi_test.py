@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.envs import Question, Situation
-from mempo_jax.envs.babi import BabiSettings, BabiSuite
+from mempo_jax.envs.babi import BabiConfig, BabiSuite
 from mempo_jax.envs.base import DataError
 from mempo_jax.memory import Bank, BankConfig
 from tests.envs.babi_formats import STORIES
@@ -11,7 +11,7 @@ from tests.envs.scripted_env import EMBEDDER, context, limits, make_episode
 
 
 def make_suite(folder, tasks=(1,), seed=0, max_train_lines=40, write_rate=1.0):
-    return BabiSuite(BabiSettings(tasks, max_train_lines, write_rate), folder, seed)
+    return BabiSuite(BabiConfig(tasks, max_train_lines, write_rate), folder, seed)
 
 
 def run_expert(suite, split, index, seed=0):
@@ -173,7 +173,7 @@ def test_no_usable_story_is_refused(tmp_path):
 )
 def test_impossible_settings(values):
     with pytest.raises(ValueError, match=r"config\.env\.babi"):
-        BabiSettings(*values)
+        BabiConfig(*values)
 
 
 @pytest.mark.parametrize(("split", "index"), [("valid", 0), ("train", -1)])
@@ -251,6 +251,6 @@ def test_the_expert_solves_official_stories(data_dir):
 def test_stories_without_a_question_are_refused(tmp_path):
     for split in ("train", "test"):
         (tmp_path / f"qa1_x_{split}.txt").write_text("1 Ann went to the hall.\n")
-    settings = BabiSettings(tasks=(1,), max_train_lines=9, write_rate=0.5)
+    settings = BabiConfig(tasks=(1,), max_train_lines=9, write_rate=0.5)
     with pytest.raises(DataError, match="with a question, got none"):
         BabiSuite(settings, str(tmp_path), 0)

@@ -4,15 +4,15 @@ from hypothesis import strategies as st
 
 from mempo_jax.envs.dialogue_data import (
     ABSTENTIONS,
-    Asked,
+    DialogueQuestion,
     abstains,
     answer_score,
     gold_answer,
 )
 
-ASKED = Asked("What is the boat called?", "the Swift", 4, ())
-ADVERSE = Asked("What is Nora's boat called?", "", 5, ())
-WITH_ANSWER = Asked("Did Nora sail?", "No", 5, ())
+ASKED = DialogueQuestion("What is the boat called?", "the Swift", 4, ())
+ADVERSE = DialogueQuestion("What is Nora's boat called?", "", 5, ())
+WITH_ANSWER = DialogueQuestion("Did Nora sail?", "No", 5, ())
 
 
 @pytest.mark.parametrize("phrase", ABSTENTIONS)

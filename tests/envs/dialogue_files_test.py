@@ -5,7 +5,7 @@ import pytest
 
 from mempo_jax.envs import qa_data
 from mempo_jax.envs.base import DataError
-from mempo_jax.envs.dialogue_data import Said, find_samples
+from mempo_jax.envs.dialogue_data import Utterance, find_samples
 from tests.envs.dialogue_story import TALK, talk, write
 
 
@@ -18,8 +18,10 @@ def test_sessions_come_by_number_with_pictures_in_words(tmp_path):
     assert found.name == "own-1"
     assert [s.number for s in found.sessions] == [1, 2]
     assert found.sessions[0].date == "8:05 pm on 2 May, 2024"
-    assert found.sessions[0].said[0] == Said("D1:1", "Nora", "I bought a lamp today.")
-    assert found.sessions[1].said[1] == Said(
+    assert found.sessions[0].said[0] == Utterance(
+        "D1:1", "Nora", "I bought a lamp today."
+    )
+    assert found.sessions[1].said[1] == Utterance(
         "D2:2", "Nora", "(picture: a red kite over a beach)"
     )
     assert found.speakers == ("Nora", "Otto")

@@ -6,8 +6,8 @@ import pytest
 
 from mempo_jax.envs import Situation, check_repeatable
 from mempo_jax.envs.base import DataError
-from mempo_jax.envs.dialogue import DialogueSettings, DialogueSuite, tell
-from mempo_jax.envs.dialogue_data import Conversation, Said, Session, find_samples
+from mempo_jax.envs.dialogue import DialogueConfig, DialogueSuite, tell
+from mempo_jax.envs.dialogue_data import Conversation, Session, Utterance, find_samples
 from mempo_jax.memory import Bank, BankConfig, make_embedder
 from tests.envs.dialogue_story import TALK, talk, write
 from tests.envs.scripted_env import EMBEDDER, context, limits, make_episode
@@ -21,7 +21,7 @@ def settings(**changes):
         "test_share": 0.5,
         "write_rate": 1.0,
     }
-    return DialogueSettings(**values | changes)
+    return DialogueConfig(**values | changes)
 
 
 def pair(folder, one=TALK):
@@ -90,8 +90,8 @@ def test_truth_is_where_the_evidence_is_told(tmp_path):
 
 
 def test_long_sessions_are_cut_between_what_is_said(tmp_path):
-    said = [Said(f"D1:{n}", "Nora", f"sentence {n} " * 6) for n in range(20)]
-    said.append(Said("D1:99", "Otto", "word " * 100))
+    said = [Utterance(f"D1:{n}", "Nora", f"sentence {n} " * 6) for n in range(20)]
+    said.append(Utterance("D1:99", "Otto", "word " * 100))
     told = tell(Conversation("x", (Session(1, "today", tuple(said)),), ()), 300)
     assert all(len(chunk) <= 330 for chunk in told.chunks)
     assert all(chunk.startswith("session 1, today\n") for chunk in told.chunks)
@@ -107,7 +107,7 @@ def test_long_sessions_are_cut_between_what_is_said(tmp_path):
 
 
 def test_a_word_longer_than_a_turn_is_cut_within():
-    said = (Said("D1:1", "Nora", "x" * 1_000),)
+    said = (Utterance("D1:1", "Nora", "x" * 1_000),)
     told = tell(Conversation("x", (Session(1, "", said),), ()), 100)
     assert max(map(len, told.chunks)) <= 100
     assert sum(chunk.count("x") for chunk in told.chunks) == 1_000

@@ -1,14 +1,8 @@
 import pytest
 
-from mempo_jax.envs import Status
+from mempo_jax.envs import EpisodeStatus
 from mempo_jax.memory import Bank, BankConfig
-from tests.envs.scripted_env import (
-    EMBEDDER,
-    ScriptedEnv,
-    context,
-    limits,
-    make_episode,
-)
+from tests.envs.scripted_env import EMBEDDER, ScriptedEnv, context, limits, make_episode
 
 
 def offsets(text):
@@ -183,7 +177,7 @@ def test_only_what_was_answered_scores():
         "<answer>silver</answer>",
     )
     assert "gold" in shown[1]
-    assert (episode.status, episode.reward().raw["task"]) == (Status.DONE, 0.0)
+    assert (episode.status, episode.reward().raw["task"]) == (EpisodeStatus.DONE, 0.0)
 
 
 def test_nothing_said_with_the_answer_in_memory_scores_nothing():
@@ -213,14 +207,14 @@ def test_penalties_count_duplicates_and_writes():
 def test_turns_are_limited():
     episode = make_episode(ScriptedEnv(["x"] * 9), settings=limits(max_turns=3))
     play(episode, "", "<mem_recall>x</mem_recall>", "")
-    assert (episode.status, episode.turn) == (Status.TRUNCATED, 3)
+    assert (episode.status, episode.turn) == (EpisodeStatus.TRUNCATED, 3)
 
 
 def test_a_context_that_does_not_fit_ends_as_overflow_and_pays_once():
     episode = make_episode(rules=context(rule="append", max_context_tokens=8))
     play(episode, "")
     assert episode.observe(lambda view: 9) is None
-    assert episode.status is Status.OVERFLOW
+    assert episode.status is EpisodeStatus.OVERFLOW
     assert episode.reward().weighted["overflow"] == -0.2
 
 

@@ -7,7 +7,7 @@ from mempo_jax.envs import check_repeatable, factbook
 from mempo_jax.envs.base import DataError
 from mempo_jax.envs.factbook import (
     MAX_ANSWER_WORDS,
-    FactbookSettings,
+    FactbookConfig,
     FactbookSource,
     countries,
     field,
@@ -158,7 +158,7 @@ def test_two_hops_have_their_share(real):
     kinds = {many.record("train", n).kind for n in many.numbers("train", 0)}
     assert kinds == {"two_hop_border", "two_hop_capital"}
     with pytest.raises(ValueError, match=r"two_hop_share: expected 0 to 1, got 2"):
-        FactbookSettings(2.0)
+        FactbookConfig(2.0)
 
 
 def test_the_expert_reads_the_real_world(real):

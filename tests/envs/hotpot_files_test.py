@@ -5,7 +5,7 @@ import pytest
 
 from mempo_jax.envs import qa_data
 from mempo_jax.envs.base import DataError
-from mempo_jax.envs.qa_data import Fact, Passage, RecordFile
+from mempo_jax.envs.qa_data import Passage, RecordFile, SupportingFact
 from tests.envs import qa_case
 
 
@@ -41,7 +41,7 @@ def test_text_is_cleaned_and_support_points_at_sentences(tmp_path):
     record, passages = RecordFile(qa_case.write(tmp_path / "a.json", [made])).read(0)
     assert record.question == "What do Salt & Pepper sell ?"
     assert passages == (Passage("Salt & Pepper", ("One.", 'They sell "tea" .')),)
-    assert record.support == (Fact("Salt & Pepper", 'They sell "tea" .'),)
+    assert record.support == (SupportingFact("Salt & Pepper", 'They sell "tea" .'),)
 
 
 def without(name):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.envs import Situation
-from mempo_jax.envs.ledger import NAMES, TOPICS, LedgerSettings, LedgerSuite
+from mempo_jax.envs.ledger import NAMES, TOPICS, LedgerConfig, LedgerSuite
 
 
 def settings(**changes):
@@ -20,7 +20,7 @@ def settings(**changes):
         "write_rate": 0.6,
         "thought": "topics",
     }
-    return LedgerSettings(**{**values, **changes})
+    return LedgerConfig(**{**values, **changes})
 
 
 def play(suite, index, split="train"):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from mempo_jax.envs.qa_data import Passage
-from mempo_jax.envs.tools import ToolSettings
+from mempo_jax.envs.tools import ToolConfig
 from mempo_jax.evaluation.stats import by_category
 from tests.envs.multi_qa_test import make_env
 
@@ -38,7 +38,7 @@ def test_a_search_that_fails_is_repeated_and_then_told():
 def test_a_search_that_hangs_is_told():
     wake = threading.Event()
     hung = SimpleNamespace(search=lambda query, count: wake.wait(20))
-    env = make_env(tool=hung, tools=ToolSettings(0.05, 0, True))
+    env = make_env(tool=hung, tools=ToolConfig(0.05, 0, True))
     told = env.step("search: paints").observation
     assert told.endswith("\nthe search failed: no answer within 0.05 s")
     wake.set()

@@ -3,24 +3,26 @@ import pytest
 
 from mempo_jax.envs import Situation
 from mempo_jax.envs.multi_qa import MultiQaExpert, MultiQaSuite, topic
-from mempo_jax.envs.qa_data import Fact, FileSource, Record
+from mempo_jax.envs.qa_data import FileSource, QuestionRecord, SupportingFact
 from mempo_jax.memory import Bank, BankConfig, make_embedder
 from tests.envs import qa_case
 from tests.envs.multi_qa_test import TOOLS, settings
 from tests.envs.scripted_env import EMBEDDER, context, limits, make_episode
 
 RNG = np.random.default_rng(0)
-RIVER = Record(
+RIVER = QuestionRecord(
     "r",
     "Which river passes Ada's town?",
     "the River Arden",
     (
-        Fact("Ada", "Ada lives in Aldmoor."),
-        Fact("Aldmoor", "It is on the River Arden."),
+        SupportingFact("Ada", "Ada lives in Aldmoor."),
+        SupportingFact("Aldmoor", "It is on the River Arden."),
     ),
     "bridge",
 )
-LARGE = Record("l", "Is Dunmere large?", "no", (Fact("Dunmere", "It is tiny."),), "")
+LARGE = QuestionRecord(
+    "l", "Is Dunmere large?", "no", (SupportingFact("Dunmere", "It is tiny."),), ""
+)
 BOOK = {record.question: record for record in (RIVER, LARGE)}
 GOAL = f"answer each question\n1: {RIVER.question}\n2: {LARGE.question}"
 

@@ -5,18 +5,30 @@ import pytest
 
 from mempo_jax.envs import Question, check_repeatable
 from mempo_jax.envs.base import DataError
-from mempo_jax.envs.multi_qa import MultiQaEnv, MultiQaSettings, MultiQaSuite
-from mempo_jax.envs.qa_data import Fact, FileSource, Passage, Record
+from mempo_jax.envs.multi_qa import MultiQaConfig, MultiQaEnv, MultiQaSuite
+from mempo_jax.envs.qa_data import FileSource, Passage, QuestionRecord, SupportingFact
 from mempo_jax.envs.search import SearchTool
-from mempo_jax.envs.tools import ToolSettings
+from mempo_jax.envs.tools import ToolConfig
 from mempo_jax.models.nano import build_nano
 from tests.envs import qa_case
 
 RECORDS = (
-    Record("a", "Who paints boats?", "Ada Fenwick", (Fact("Ada", "She paints."),), "h"),
-    Record("b", "Is Aldmoor large?", "no", (Fact("Aldmoor", "It is small."),), "v"),
+    QuestionRecord(
+        "a",
+        "Who paints boats?",
+        "Ada Fenwick",
+        (SupportingFact("Ada", "She paints."),),
+        "h",
+    ),
+    QuestionRecord(
+        "b",
+        "Is Aldmoor large?",
+        "no",
+        (SupportingFact("Aldmoor", "It is small."),),
+        "v",
+    ),
 )
-TOOLS = ToolSettings(10.0, 1, True)
+TOOLS = ToolConfig(10.0, 1, True)
 PASSAGES = (
     Passage("Ada", ("She paints.", "She lives in Aldmoor.")),
     Passage("Aldmoor", ("A town on the River Arden with a mill and a fair.",) * 3),
@@ -44,7 +56,7 @@ def settings(**changes):
         "note_chars": 200,
         "vocabulary_words": 50,
     }
-    return MultiQaSettings(**{**values, **changes})
+    return MultiQaConfig(**{**values, **changes})
 
 
 def make_env(tool=None, tools=TOOLS, **changes):

@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from mempo_jax.builders.suite import make_episodes, make_suite
+from mempo_jax.builders.suites import make_episodes, make_suite
 from mempo_jax.config import from_config
 from mempo_jax.envs import check_repeatable
 from mempo_jax.envs.base import own_suite

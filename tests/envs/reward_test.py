@@ -8,8 +8,8 @@ from mempo_jax.core.advantages import AdvantageSettings, group_advantage
 from mempo_jax.envs.reward import (
     EFFICIENCY,
     PENALTIES,
+    RewardConfig,
     RewardError,
-    RewardSettings,
     call_reward_function,
     compose,
     efficiency_shares,
@@ -22,7 +22,7 @@ NONE = dict.fromkeys(PENALTIES, 0)
 
 def settings(**changes):
     values = dict.fromkeys((*PENALTIES, "penalty_floor", *EFFICIENCY), 0.0)
-    return RewardSettings(**{"task_weight": 1.0, **values, **changes})
+    return RewardConfig(**{"task_weight": 1.0, **values, **changes})
 
 
 def test_components_are_named_raw_and_weighted():

@@ -1,10 +1,10 @@
 """A small environment and episode that tests of several modules share."""
 
 from mempo_jax.envs import (
-    ContextSettings,
+    ContextConfig,
     Episode,
     EpisodeSettings,
-    RewardSettings,
+    RewardConfig,
     StepResult,
     Task,
 )
@@ -12,7 +12,7 @@ from mempo_jax.memory import Bank, BankConfig, make_embedder
 
 EMBEDDER = make_embedder("hashing")
 TASK = Task("scripted", "train", 0, 0)
-REWARD = RewardSettings(
+REWARD = RewardConfig(
     task_weight=1.0,
     malformed=-0.05,
     duplicate=-0.02,
@@ -67,7 +67,7 @@ def context(**changes):
         "rolling_lines": 4,
         "reminder": "remember ?",
     }
-    return ContextSettings(**{**settings, **changes})
+    return ContextConfig(**{**settings, **changes})
 
 
 def limits(**changes):

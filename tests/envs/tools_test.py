@@ -4,11 +4,11 @@ import threading
 import numpy as np
 import pytest
 
-from mempo_jax.envs.tools import HungToolError, Tool, ToolSettings
+from mempo_jax.envs.tools import HungToolError, Tool, ToolConfig
 
 
 def settings(timeout_s=10.0, retries=1, deterministic=True):
-    return ToolSettings(timeout_s, retries, deterministic)
+    return ToolConfig(timeout_s, retries, deterministic)
 
 
 class Flaky:
@@ -128,7 +128,7 @@ def test_other_tools_draw_as_they_like():
 )
 def test_impossible_settings(values, field):
     with pytest.raises(ValueError, match=rf"config\.env\.tools\.{field}: expected"):
-        ToolSettings(*values)
+        ToolConfig(*values)
 
 
 def test_the_longest_wait():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mempo_jax.envs import Status
+from mempo_jax.envs import EpisodeStatus
 from mempo_jax.evaluation.baseline_readers import LedgerReader
-from mempo_jax.evaluation.baselines import RULES, Note, Replay, Seen, context_of
+from mempo_jax.evaluation.baselines import RULES, Note, Replay, TurnView, context_of
 from mempo_jax.evaluation.table import told_by_writes
 from tests.evaluation.baseline_case import make_rule, run, settings, tokenizer
 
@@ -43,7 +43,7 @@ def test_paging_moves_what_the_context_cannot_hold():
     assert scores("paging", s=roomy) == [1.0] * COUNT
     made = run("paging", s=roomy).trajectory
     assert made.rebuilds > 1
-    assert made.status is Status.DONE
+    assert made.status is EpisodeStatus.DONE
     turns = [record.turn for record in made.log if record.kind == "write"]
     assert len(set(turns)) < len(turns), "a page is several statements of one turn"
 
@@ -151,7 +151,7 @@ def test_an_environment_that_fails_costs_its_trajectory():
             return frozenset()
 
     made = run("rag", env=Broken()).trajectory
-    assert made.status is Status.FAILED
+    assert made.status is EpisodeStatus.FAILED
     assert "KeyError" in made.failure
     Broken.reset = lambda self, seed: 1 / 0
     assert "ZeroDivisionError" in run("rag", env=Broken()).trajectory.failure
@@ -179,7 +179,7 @@ def test_what_left_the_context_unwritten_is_lost_to_paging():
 
     def kept(word, index, filled, fresh=False):
         text = f"ann {word} is 23"
-        made = Seen("", text, index, True, fresh, 0, (text,), filled, 0.1)
+        made = TurnView("", text, index, True, fresh, 0, (text,), filled, 0.1)
         return [note.text for note in rule.kept(made)]
 
     assert kept("desk", 0, 0.2) == []

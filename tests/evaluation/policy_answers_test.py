@@ -2,7 +2,7 @@
 
 import pytest
 
-from mempo_jax.envs import Status
+from mempo_jax.envs import EpisodeStatus
 from mempo_jax.evaluation.baseline_readers import LedgerReader, PolicyAnswers
 from mempo_jax.evaluation.baselines import Replay
 from mempo_jax.evaluation.table import told_by_writes
@@ -64,7 +64,7 @@ def test_it_may_write_and_recall_on_its_own():
 
 def test_what_it_cannot_read_is_an_overflow():
     made = run("full_history", reader=reader(), speak=lambda context, turn: None)
-    assert made.trajectory.status == Status.OVERFLOW
+    assert made.trajectory.status == EpisodeStatus.OVERFLOW
     assert made.trajectory.score == 0.0
 
 
@@ -73,7 +73,7 @@ def test_a_request_that_fails_costs_this_trajectory_alone():
         raise SamplingFault("the server is gone")
 
     made = run("rag", reader=reader(), speak=speak).trajectory
-    assert made.status == Status.FAILED
+    assert made.status == EpisodeStatus.FAILED
     assert made.failure == "SamplingFault: the server is gone"
 
 

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from mempo_jax.envs import Question
-from mempo_jax.evaluation.baselines import Told
+from mempo_jax.evaluation.baselines import ToldTrajectory
 from mempo_jax.evaluation.table import (
     MEASURES,
     answer_scores,
@@ -81,7 +81,7 @@ def test_memory_figures_of_a_policy():
         useful={1, 2},
         score=0.0,
     )
-    got = row("policy", [Told(made)], [Told(made)])
+    got = row("policy", [ToldTrajectory(made)], [ToldTrajectory(made)])
     assert got["write_precision"]["mean"] == 0.5
     assert got["write_recall"]["mean"] == 0.5
     assert got["recall_hit_rate"]["mean"] == 1.0
@@ -98,21 +98,21 @@ def test_merged_entries_carry_what_they_tell_of():
         recall(3, 2),
     ]
     made = seen(log, [asked(3, "y", support={0, 1}), asked(2, "z", support={2})])
-    assert row("policy", [Told(made)])["evidence_recall"]["mean"] == pytest.approx(
-        2 / 3
-    )
+    assert row("policy", [ToldTrajectory(made)])["evidence_recall"][
+        "mean"
+    ] == pytest.approx(2 / 3)
 
 
 def test_a_write_tells_of_what_its_rule_says():
     made = seen([write(3, 0), note(3, "skip")], useful={0, 1})
-    told = Told(made, (frozenset({0, 1}),))
+    told = ToldTrajectory(made, (frozenset({0, 1}),))
     assert row("rule", [told])["write_recall"]["mean"] == 1.0
-    assert row("rule", [Told(made)])["write_recall"]["mean"] == 0.0
+    assert row("rule", [ToldTrajectory(made)])["write_recall"]["mean"] == 0.0
 
 
 def test_without_memory_there_is_nothing_to_measure():
     made = seen([answered(3, "x")], [asked(3, "x", support={1})], useful={1})
-    got = row("rule", [Told(made)])
+    got = row("rule", [ToldTrajectory(made)])
     for name in ("write_precision", "write_recall", "recall_hit_rate"):
         assert got[name]["mean"] is None
     assert got["evidence_recall"]["mean"] is None
@@ -127,7 +127,7 @@ def test_hygiene_is_averaged_over_banks_that_hold_something():
     made = [
         seen([], hygiene=bank(*each)) for each in ((2, 3, 0.5), (0, 0, 0), (1, 4, 1))
     ]
-    got = row("policy", [Told(each) for each in made])
+    got = row("policy", [ToldTrajectory(each) for each in made])
     assert got["staleness"]["mean"] == 3.5
     assert got["junk_share"]["mean"] == 0.75
 
@@ -135,15 +135,20 @@ def test_hygiene_is_averaged_over_banks_that_hold_something():
 def test_failed_trajectories_count_as_failures():
     good, bad = seen([]), seen([], score=0.0)
     bad.failure, bad.reward = "broken", None
-    got = row("policy", [Told(good), Told(bad)], [Told(good)])
+    got = row(
+        "policy", [ToldTrajectory(good), ToldTrajectory(bad)], [ToldTrajectory(good)]
+    )
     assert got["failed"] == 1
     assert got["success_sampled"]["mean"] == 0.5
     assert got["success_greedy"]["mean"] == 1.0
-    assert row("rule", [Told(bad)])["failed"] == 1
+    assert row("rule", [ToldTrajectory(bad)])["failed"] == 1
 
 
 def test_rows_as_csv_and_on_screen():
-    rows = [row("one", [Told(seen([]))]), row("another", [Told(seen([], score=0.25))])]
+    rows = [
+        row("one", [ToldTrajectory(seen([]))]),
+        row("another", [ToldTrajectory(seen([], score=0.25))]),
+    ]
     read = list(csv.DictReader(io.StringIO(to_csv(rows))))
     assert [each["policy"] for each in read] == ["one", "another"]
     assert float(read[1]["success_sampled"]) == 0.25

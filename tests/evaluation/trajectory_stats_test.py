@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from mempo_jax.envs import Reward, Status
+from mempo_jax.envs import EpisodeStatus, Reward
 from mempo_jax.evaluation.stats import (
     ratio_ci95,
     step_stats,
@@ -70,7 +70,7 @@ def test_ratio_intervals_shrink_with_more_items():
 
 def failed():
     return dataclasses.replace(
-        trajectory(), status=Status.FAILED, failure="x", reward=None
+        trajectory(), status=EpisodeStatus.FAILED, failure="x", reward=None
     )
 
 
@@ -120,7 +120,7 @@ def test_figures_of_a_step():
         seen(
             [],
             reward=reward(0.0, 0.0),
-            status=Status.OVERFLOW,
+            status=EpisodeStatus.OVERFLOW,
             bank_size=2,
             rebuilds=0,
             tokens_total=40,

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import chat
 from experiments.launch import launch
-from mempo_jax.builders.memory_judge import Advisors
+from mempo_jax.builders.memory_models import MemoryModels
 from tests.agent_test import Engine
 from tests.policy_case import save_policy
 
@@ -28,7 +28,7 @@ def test_lines_of_a_pipe_are_answered_and_ops_shown(
     policy, monkeypatch, capsys, tmp_path
 ):
     def scripted(policy, settings, mesh):
-        return Engine(SAID), Advisors()
+        return Engine(SAID), MemoryModels()
 
     monkeypatch.setattr("mempo_jax.agent.make_engine", scripted)
     monkeypatch.setattr("sys.stdin", io.StringIO("one\n\n  \nfour"))

@@ -7,7 +7,7 @@ import pytest
 from experiments import cold_start
 from experiments.flags import load_config
 from experiments.launch import launch
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.training.demonstrations import read_demonstrations
 from tests.experiments.process import TINY

@@ -133,7 +133,7 @@ def test_the_names_of_baselines():
 def test_what_cannot_be_compared_is_left_out(run, tmp_path):
     from mempo_jax.config import from_config
     from mempo_jax.evaluation.compare import Comparison
-    from mempo_jax.runs.directory import RunDir
+    from mempo_jax.runs.run_dir import RunDir
 
     without = tmp_path / "run"
     shutil.copytree(run / "policy", without / "policy")

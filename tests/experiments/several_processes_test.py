@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import _processes
 from mempo_jax.models import hf
-from mempo_jax.runs.metrics import read_metrics
+from mempo_jax.runs.metrics_writer import read_metric_rows
 from tests.experiments.process import TINY
 
 STEPS = 3
@@ -81,7 +81,9 @@ def test_what_a_killed_run_saved_is_continued_to_the_same_end(alone, killed, cac
     [(code, out, err)] = _processes.finish(_processes.start(TRAIN, more, 1, env))
     assert code == 0, err
     assert str(workdir) in out
-    ours, theirs = (read_metrics(each / "metrics.jsonl") for each in (workdir, alone))
+    ours, theirs = (
+        read_metric_rows(each / "metrics.jsonl") for each in (workdir, alone)
+    )
     assert [row["step"] for row in ours] == list(range(STEPS))
     for row, other in zip(ours, theirs, strict=True):
         for name in ("loss", "reward", "grad_norm", "trained_tokens", "kl"):

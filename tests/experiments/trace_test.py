@@ -7,7 +7,7 @@ import pytest
 from experiments import cold_start, trace
 from experiments.launch import launch
 from experiments.transcript import transcript
-from mempo_jax.envs import Reward, Status, Task
+from mempo_jax.envs import EpisodeStatus, Reward, Task
 from mempo_jax.memory import OpRecord
 from mempo_jax.rollout.trajectory import Trajectory
 from tests.experiments.process import TINY, python_m
@@ -100,7 +100,7 @@ def test_each_op_is_told_whole():
     made = Trajectory(
         task=Task("ledger", "test", 0, 1),
         sample=0,
-        status=Status.DONE,
+        status=EpisodeStatus.DONE,
         failure=None,
         goal="answer",
         segments=[],

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoTokenizer
 from experiments import train
 from experiments.launch import launch
 from mempo_jax.models import hf
-from mempo_jax.runs.metrics import read_metrics
+from mempo_jax.runs.metrics_writer import read_metric_rows
 from mempo_jax.training import run
 from tests.experiments.process import TINY, finish, python_m, start
 
@@ -58,7 +58,7 @@ def test_the_files_of_a_run(whole):
     config = json.loads((workdir / "config.json").read_text())
     assert config["train"]["steps"] == STEPS
     assert json.loads((workdir / "policy/mempo_config.json").read_text()) == config
-    rows = read_metrics(workdir / "metrics.jsonl")
+    rows = read_metric_rows(workdir / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(STEPS))
     first = (workdir / "metrics.jsonl").read_text().splitlines()[0]
     assert first.startswith('{"step": 0,')
@@ -71,7 +71,7 @@ def test_the_files_of_a_run(whole):
 
 
 def test_a_run_that_is_quiet_compiles_nothing_after_its_start(whole):
-    rows = read_metrics(whole[0] / "metrics.jsonl")
+    rows = read_metric_rows(whole[0] / "metrics.jsonl")
     assert [row["compilations"] for row in rows[2:]] == [0] * (STEPS - 2)
     assert max(row["log_prob_gap"] for row in rows) < 1e-4
     assert rows[0]["kl_first_update"] < 1e-6
@@ -86,7 +86,7 @@ def test_the_trajectories_of_a_run(whole):
     assert len(lines) == 8  # tasks x group size
     first = json.loads(lines[0])
     assert set(first) >= {"task", "sample", "turns", "ops", "rewards", "credit"}
-    for row in read_metrics(whole[0] / "metrics.jsonl"):
+    for row in read_metric_rows(whole[0] / "metrics.jsonl"):
         text = (folder / f"step_{row['step']:06d}.jsonl").read_text()
         made = [json.loads(line) for line in text.splitlines()]
         turns = [turn for r in made if r["credit"]["trained"] for turn in r["turns"]]
@@ -170,7 +170,7 @@ def test_a_stopped_run_continues_to_the_same_end(whole, cache, tmp_path, number,
         assert "the same command continues" in err.splitlines()[-1]
     assert not (workdir / "summary.json").exists()
     assert python_m(cache, "train", *words(workdir))[0] == 0
-    steps = [row["step"] for row in read_metrics(workdir / "metrics.jsonl")]
+    steps = [row["step"] for row in read_metric_rows(workdir / "metrics.jsonl")]
     assert steps == list(range(STEPS))
     ours, theirs = final_params(workdir), final_params(whole[0])
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
@@ -191,7 +191,7 @@ def test_more_steps_continue_and_fewer_are_refused(cache, tmp_path):
     for steps, begins in ((2, 0), (3, 2)):
         said = words(workdir, f"--config.train.steps={steps}")
         assert python_m(cache, "train", *said)[0] == 0
-        rows = read_metrics(workdir / "metrics.jsonl")
+        rows = read_metric_rows(workdir / "metrics.jsonl")
         assert len(rows) == steps > begins
     said = words(workdir, "--config.train.steps=1")
     code, _, err = python_m(cache, "train", *said)

@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from mempo_jax.memory import Bank, BankConfig, OpOutcome, make_embedder
-from mempo_jax.memory.lexical.compare import Verdict
+from mempo_jax.memory.lexical.comparison import Verdict
 from mempo_jax.memory.lexical.judge import lexical
 from tests.memory.contradictions import CHANGED, HELD_OUT, OTHERS, SAME, TUNED
 from tests.memory.contradictions_talk import CONVERSATION, REMARKS

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mempo_jax.memory import Verdict
-from mempo_jax.memory.lexical import compare
+from mempo_jax.memory.lexical import comparison
 from mempo_jax.memory.lexical.judge import always_adds, joined, lexical, updated
 from mempo_jax.memory.lexical.statements import scoped, statements
 
@@ -197,6 +197,6 @@ def test_long_statements_are_compared_as_wholes():
 def test_the_work_on_two_long_texts_does_not_grow_with_their_product():
     old = " ".join(f"Ann likes thing{i}." for i in range(100))
     new = " ".join(f"Ann likes thing{i}." for i in range(100, 200))
-    before = compare.compare.cache_info().misses
+    before = comparison.compare.cache_info().misses
     assert lexical(new, old) == Verdict.UPDATES
-    assert compare.compare.cache_info().misses - before <= 3 * 100
+    assert comparison.compare.cache_info().misses - before <= 3 * 100

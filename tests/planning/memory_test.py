@@ -8,7 +8,7 @@ import pytest
 from mempo_jax.distributed import placement
 from mempo_jax.planning.memory import NARROW, Estimator, Memory, Need, compiled
 from mempo_jax.planning.programs import Lowering, device_bytes
-from mempo_jax.rollout.decode import Programs as EnginePrograms
+from mempo_jax.rollout.decode import EnginePrograms
 from mempo_jax.rollout.sampler import Counters
 from mempo_jax.training import state as states
 from tests.planning.plan_case import SHAPE, lowering, settings_of

@@ -11,7 +11,7 @@ MEMORY = Memory(
     GIB,
     {"score": GIB, "accumulate": 20 * GIB, "apply": 0, "prefill": 0, "decode": 0},
 )
-PLAN = plan_module.Plan(
+PLAN = plan_module.RunPlan(
     device=device("v5e-16"),
     shape="models/x/config.json",
     parameters=1_234_567,

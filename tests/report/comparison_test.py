@@ -2,7 +2,7 @@
 
 import pytest
 
-from mempo_jax.evaluation.baselines import Told
+from mempo_jax.evaluation.baselines import ToldTrajectory
 from mempo_jax.evaluation.table import MEASURES, row
 from mempo_jax.report.comparison import comparison_html
 from tests.report.reading import Read
@@ -11,7 +11,7 @@ from tests.rollout.assemble_test import trajectory
 
 @pytest.fixture(scope="module")
 def rows():
-    made = [Told(trajectory(score=score)) for score in (1.0, 0.0, 1.0, 1.0)]
+    made = [ToldTrajectory(trajectory(score=score)) for score in (1.0, 0.0, 1.0, 1.0)]
     return [row("rag <all>", made), row("trained", made[:2], made[2:])]
 
 

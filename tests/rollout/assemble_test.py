@@ -5,10 +5,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from mempo_jax.envs import Reward, Status, Task
+from mempo_jax.envs import EpisodeStatus, Reward, Task
 from mempo_jax.memory import OpRecord
 from mempo_jax.rollout.assemble import (
-    Shapes,
+    BatchShapes,
     assemble_trajectories,
     bucket_of,
     pack,
@@ -17,7 +17,7 @@ from mempo_jax.rollout.collect import Job, failed_trajectory
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.types import Kind, Outcome
 
-SHAPES = Shapes((4, 8, 16), 32, 1, max_turns=6, max_ops=5)
+SHAPES = BatchShapes((4, 8, 16), 32, 1, max_turns=6, max_ops=5)
 
 
 def write(turn, entry, outcome="new", parents=(), **more):
@@ -35,7 +35,7 @@ def note(turn, kind, outcome="noted"):
 def trajectory(log=(), turns=4, total=0.5, score=1.0, segments=None, **changes):
     made = failed_trajectory(Job(Task("s", "train", 0, 0), 0, 0, "train", 0), "x")
     values = {
-        "status": Status.DONE,
+        "status": EpisodeStatus.DONE,
         "failure": None,
         "log": list(log),
         "actions": ["a"] * turns,
@@ -223,7 +223,7 @@ def test_a_real_token_that_equals_the_pad_id_is_no_padding():
 @hypothesis.given(st.lists(st.integers(2, 16), max_size=60), st.sampled_from([1, 2, 4]))
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_every_segment_is_packed_exactly_once_in_fixed_shapes(lengths, multiple):
-    shapes = Shapes((4, 8, 16), 32, multiple, max_turns=6, max_ops=5)
+    shapes = BatchShapes((4, 8, 16), 32, multiple, max_turns=6, max_ops=5)
     items = [(n, segment(length, first=n)) for n, length in enumerate(lengths)]
     batches = pack(items, shapes, 0)
     found = []
@@ -258,6 +258,6 @@ def test_bucket_edges_and_what_is_too_long():
 
 
 def test_rows_of_a_micro_batch():
-    shapes = Shapes((4, 64), 64, 4, max_turns=1, max_ops=1)
+    shapes = BatchShapes((4, 64), 64, 4, max_turns=1, max_ops=1)
     assert shapes.rows_of(4) == 16
     assert shapes.rows_of(64) == 4

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mempo_jax.envs import Status
+from mempo_jax.envs import EpisodeStatus
 from mempo_jax.rollout.sampler import SamplingFault
 from tests.rollout.tiny import ScriptedEngine, decoding, jobs, make_collector
 
@@ -69,7 +69,9 @@ class Lossy(ScriptedEngine):
 def test_a_turn_that_could_not_be_sampled_costs_its_trajectory_alone():
     engine = Lossy(TEXTS)
     made = make_collector(engine).run(jobs(8), decoding())
-    assert [t.status is Status.FAILED for t in made] == [i == 2 for i in range(8)]
+    assert [t.status is EpisodeStatus.FAILED for t in made] == [
+        i == 2 for i in range(8)
+    ]
     assert made[2].failure == "SamplingFault: no answer after 3 tries"
     assert not made[2].valid
     assert made[2].actions == ["one two<|end|>"]

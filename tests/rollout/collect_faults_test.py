@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mempo_jax.core import group_normalise
-from mempo_jax.envs import Status, StepResult
-from mempo_jax.rollout.assemble import Shapes, assemble_trajectories
+from mempo_jax.envs import EpisodeStatus, StepResult
+from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
 from tests.envs.scripted_env import ScriptedEnv
 from tests.rollout.tiny import (
     LINES,
@@ -86,7 +86,7 @@ def test_the_other_seven_are_as_if_nothing_had_been(method, how, limit):
     assert [t.sample for t in made] == list(range(8))
     bad = made[BAD]
     assert (bad.status, bad.valid, bad.reward, bad.score) == (
-        Status.FAILED,
+        EpisodeStatus.FAILED,
         False,
         None,
         0.0,
@@ -113,7 +113,7 @@ def test_a_failed_member_votes_in_neither_mean_nor_std():
     for number, trajectory in enumerate(made):
         if trajectory.reward is not None:
             object.__setattr__(trajectory.reward, "total", float(number % 2))
-    shapes = Shapes((160,), 1_280, 1, max_turns=6, max_ops=30)
+    shapes = BatchShapes((160,), 1_280, 1, max_turns=6, max_ops=30)
     arrays = assemble_trajectories(made, 1, shapes)
     assert arrays.valid.tolist() == [[i != BAD for i in range(8)]]
     advantage = np.asarray(group_normalise(arrays.reward, arrays.valid))[0]
@@ -127,7 +127,7 @@ def test_with_the_real_engine_the_others_sample_the_same():
     engine = make_engine()
     fine = run(engine)
     made = run(engine, "step", "raises")
-    assert made[BAD].status is Status.FAILED
+    assert made[BAD].status is EpisodeStatus.FAILED
     for before, after in zip(fine, made):
         if after.sample != BAD:
             assert segments(after) == segments(before)
@@ -154,7 +154,7 @@ def test_what_a_hung_call_does_later_changes_nothing():
     assert done.wait(5)
     time.sleep(0.1)
     assert json.dumps(made[BAD].to_json()) == before
-    assert made[BAD].status is Status.FAILED
+    assert made[BAD].status is EpisodeStatus.FAILED
 
 
 def test_a_slot_is_free_again_after_a_failure():
@@ -163,7 +163,9 @@ def test_a_slot_is_free_again_after_a_failure():
 
     collector = make_collector(ScriptedEngine(SCRIPT, slots=2), env=env)
     made = collector.run(jobs(9), decoding())
-    assert [t.sample for t in made if t.status is Status.FAILED] == list(range(9))
+    assert [t.sample for t in made if t.status is EpisodeStatus.FAILED] == list(
+        range(9)
+    )
 
 
 def test_a_fault_of_the_program_is_no_fault_of_the_environment():

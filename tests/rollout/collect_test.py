@@ -3,7 +3,7 @@ import collections
 import numpy as np
 import pytest
 
-from mempo_jax.envs import Status, Task
+from mempo_jax.envs import EpisodeStatus, Task
 from mempo_jax.memory import closing_tags
 from mempo_jax.rollout.collect import PURPOSES, Job
 from tests.envs.scripted_env import context
@@ -54,7 +54,7 @@ def test_the_trainer_scores_what_the_sampler_saw(engine, rule):
     counts = [len(t.segments) for t in made]
     if rule == "append":
         assert set(counts) == {1}
-        assert any(t.status is Status.OVERFLOW for t in made)
+        assert any(t.status is EpisodeStatus.OVERFLOW for t in made)
     else:
         assert max(counts) > 2  # contexts were rebuilt
 
@@ -194,12 +194,12 @@ def context_lengths(rules, script):
 def test_a_recall_result_that_exactly_fills_the_context(room, kept):
     script = [RECALL, "<answer> gold</answer>"]
     roomy, lengths = context_lengths(context(rule="append"), script)
-    assert roomy.status is Status.DONE
+    assert roomy.status is EpisodeStatus.DONE
     limit = lengths[1] + room
     made, lengths = context_lengths(
         context(rule="append", max_context_tokens=limit), script
     )
-    assert made.status is (Status.DONE if kept else Status.OVERFLOW)
+    assert made.status is (EpisodeStatus.DONE if kept else EpisodeStatus.OVERFLOW)
     assert len(lengths) == len(made.actions) == (2 if kept else 1)
     [segment] = made.segments
     assert len(segment.tokens) == (
@@ -229,14 +229,18 @@ def test_the_system_text_is_in_every_context_or_the_run_overflows(rule):
             assert TOKENIZER.decode(tokens).startswith(
                 "<|system|>use memory\nfind gold"
             )
-    assert {Status.OVERFLOW} < statuses
+    assert {EpisodeStatus.OVERFLOW} < statuses
 
 
 def test_a_trajectory_that_never_had_room_does_not_count():
     engine = ScriptedEngine(["one"])
     rules = context(rule="window", max_context_tokens=8)
     [made] = make_collector(engine, rules).run(jobs(1), decoding())
-    assert (made.status, made.valid, made.segments) == (Status.OVERFLOW, False, [])
+    assert (made.status, made.valid, made.segments) == (
+        EpisodeStatus.OVERFLOW,
+        False,
+        [],
+    )
 
 
 def test_token_figures_count_what_was_fed_and_sampled():

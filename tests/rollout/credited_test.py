@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mempo_jax.rollout.trajectory import Run, TokenCredit, runs_of
+from mempo_jax.rollout.trajectory import TokenCredit, TokenRun, runs_of
 from tests.rollout import tiny
 from tests.rollout.assemble_test import trajectory
 
@@ -70,7 +70,7 @@ def test_a_record_is_rounded_and_reads_as_json():
         trained=True,
         by_op=[(1.0, 0.123456, -2 / 3)],
         by_turn=[(0.1, 1 / 30)] * 2,
-        runs=[[Run(0, (4, 2)), Run(-1, (1,))], None],
+        runs=[[TokenRun(0, (4, 2)), TokenRun(-1, (1,))], None],
     )
     made = trajectory([], observations=["a", "b"], actions=["abcdefg", "h"])
     plain = made.to_json()

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mempo_jax.rollout.http_engine import Daemons
+from mempo_jax.rollout.http_engine import RequestThreads
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -19,7 +19,7 @@ def test_so_many_calls_run_at_once_and_all_are_made(most):
         made.append(number)
         all_made.release()
 
-    daemons = Daemons(most)
+    daemons = RequestThreads(most)
     for number in range(5):
         daemons.start(functools.partial(call, number))
     assert daemons.threads == most
@@ -39,7 +39,7 @@ def test_what_was_dropped_is_not_called():
         go.wait(10)
         made.append(number)
 
-    daemons = Daemons(1)
+    daemons = RequestThreads(1)
     for number in range(3):
         daemons.start(functools.partial(call, number))
     assert first.wait(10)

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from mempo_jax.rollout import http_client, time_limits
-from mempo_jax.rollout.time_limits import HungCallError, run_all
+from mempo_jax.rollout.time_limits import HungCallError, call_with_limit
 from tests.rollout.http_case import make_http_engine, requests
 
 
@@ -21,13 +21,13 @@ def fail(error):
 
 def test_results_come_in_order_and_exceptions_in_their_place():
     error = ValueError("no")
-    assert run_all([give(1), fail(error), give(3)], 5) == [1, error, 3]
-    assert run_all([], 5) == []
+    assert call_with_limit([give(1), fail(error), give(3)], 5) == [1, error, 3]
+    assert call_with_limit([], 5) == []
 
 
 def test_a_hung_call_costs_its_own_place_only():
     event = threading.Event()
-    results = run_all([give(1), event.wait, give(3), event.wait, give(5)], 0.15)
+    results = call_with_limit([give(1), event.wait, give(3), event.wait, give(5)], 0.15)
     event.set()
     assert [results[i] for i in (0, 2, 4)] == [1, 3, 5]
     for at in (1, 3):
@@ -38,18 +38,18 @@ def test_a_hung_call_costs_its_own_place_only():
 
 def test_the_limit_is_for_each_call():
     calls = [lambda: time.sleep(0.1)] * 16
-    assert run_all(calls, 1.5) == [None] * 16
+    assert call_with_limit(calls, 1.5) == [None] * 16
 
 
 def test_calls_run_one_at_a_time_in_one_thread():
-    seen = run_all([threading.get_ident] * 20, 5)
+    seen = call_with_limit([threading.get_ident] * 20, 5)
     assert len(set(seen)) == 1
     assert seen[0] != threading.get_ident()
 
 
 def test_a_call_that_wakes_up_does_not_go_on_with_the_rest():
     event, made = threading.Event(), []
-    run_all([event.wait, lambda: made.append(1), lambda: made.append(2)], 0.1)
+    call_with_limit([event.wait, lambda: made.append(1), lambda: made.append(2)], 0.1)
     event.set()
     time.sleep(0.1)
     assert made == [1, 2]
@@ -65,7 +65,7 @@ def test_no_call_is_made_twice_however_close_the_race(limit):
             time.sleep(limit)
             return number
 
-        results = run_all([lambda n=n: call(n) for n in range(4)], limit)
+        results = call_with_limit([lambda n=n: call(n) for n in range(4)], limit)
         assert made == [0, 1, 2, 3]
         assert len(results) == 4
         for number, result in enumerate(results):
@@ -86,10 +86,10 @@ def test_whoever_waits_may_be_told_that_it_is_enough(monkeypatch):
             raise Enough
 
     with pytest.raises(Enough):
-        run_all([gate.wait, later.set], 60, between)
+        call_with_limit([gate.wait, later.set], 60, between)
     gate.set()
     assert not later.wait(0.1), "what had not begun is not begun any more"
-    assert run_all([give(1)], 60, between) == [1]
+    assert call_with_limit([give(1)], 60, between) == [1]
 
 
 def test_a_wait_for_the_server_can_be_left(monkeypatch):

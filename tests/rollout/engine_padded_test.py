@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from mempo_jax.models.decoder import LanguageModel
-from mempo_jax.rollout.decode import Programs
+from mempo_jax.rollout.decode import EnginePrograms
 from mempo_jax.rollout.sampler import Counters
 from tests.rollout.engine_case import (
     CONFIG,
@@ -52,5 +52,5 @@ def test_where_new_tokens_lie_flat():
     """Grouped heads, layers laid out, several slots, one CPU."""
     scanned = LanguageModel(CONFIG, jnp.float32, unroll=False)
     given = (MODEL, 8), (EQUAL_HEADS, 8), (scanned, 8), (MODEL, 1)
-    flat = [Programs(m, None, Counters()).flat_sizes(n, 16) for m, n in given]
+    flat = [EnginePrograms(m, None, Counters()).flat_sizes(n, 16) for m, n in given]
     assert flat == [(64, 128), (), (), ()]

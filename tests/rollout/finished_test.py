@@ -2,7 +2,7 @@
 
 import pytest
 
-from mempo_jax.envs import EnvironmentFault, Status, Task
+from mempo_jax.envs import EnvironmentFault, EpisodeStatus, Task
 from mempo_jax.rollout.collect import failed, fault, finished
 from mempo_jax.rollout.segments import SegmentBuilder
 from tests.envs.scripted_env import make_episode
@@ -22,7 +22,7 @@ def test_the_bank_is_measured_at_the_end():
         episode.observe()
         episode.act(action)
     made = finished(TASK, 3, episode, SegmentBuilder(TOKENIZER), None, 5.0)
-    assert (made.sample, made.status) == (3, Status.DONE)
+    assert (made.sample, made.status) == (3, EpisodeStatus.DONE)
     assert made.hygiene.active == made.bank_size == 2
     assert made.hygiene.junk_share == 1.0
     assert made.hygiene.probed == 0, "texts are not compared in training"
@@ -31,7 +31,11 @@ def test_the_bank_is_measured_at_the_end():
 def test_a_failure_has_no_reward():
     episode = make_episode()
     made = finished(TASK, 0, episode, SegmentBuilder(TOKENIZER), "it broke", 5.0)
-    assert (made.status, made.failure, made.reward) == (Status.FAILED, "it broke", None)
+    assert (made.status, made.failure, made.reward) == (
+        EpisodeStatus.FAILED,
+        "it broke",
+        None,
+    )
     assert failed(TASK, 1, "x").hygiene is None
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from mempo_jax.models.attention import PIECE
 from mempo_jax.rollout.prefill import LARGEST, SMALLEST, cut_calls, laid_out, sizes
-from mempo_jax.rollout.sampler import Row
+from mempo_jax.rollout.sampler import NewContext
 
 SIZES = (64, 128, 256, 512, 1024)
 
@@ -36,12 +36,12 @@ def test_sizes_are_halves_of_the_largest(most, expected):
     ],
 )
 def test_calls_are_few_and_hold_all(count, expected):
-    rows = [Row(3, 10, range(count))] if count else []
+    rows = [NewContext(3, 10, range(count))] if count else []
     assert [size for size, _ in cut_calls(rows, SIZES)] == expected
 
 
 def test_long_contexts_in_small_calls_are_many_calls():
-    calls = cut_calls([Row(0, 0, [1] * 16_001)], (16,))
+    calls = cut_calls([NewContext(0, 0, [1] * 16_001)], (16,))
     assert [size for size, _ in calls] == [16] * 1_001
 
 
@@ -49,7 +49,7 @@ def test_rows_are_cut_where_a_call_is_full():
     rng = np.random.default_rng(0)
     for _ in range(100):
         rows = [
-            Row(slot, int(rng.integers(50)), rng.integers(0, 9, length).tolist())
+            NewContext(slot, int(rng.integers(50)), rng.integers(0, 9, length).tolist())
             for slot, length in enumerate(rng.integers(1, 200, rng.integers(1, 16)))
         ]
         held = {row.slot: [None] * row.start for row in rows}
@@ -63,7 +63,10 @@ def test_rows_are_cut_where_a_call_is_full():
 
 
 def test_tokens_lie_one_slot_after_the_other():
-    rows = [Row(2, 5, [11, 12, 13]), Row(0, 0, list(range(20, 20 + PIECE + 2)))]
+    rows = [
+        NewContext(2, 5, [11, 12, 13]),
+        NewContext(0, 0, list(range(20, 20 + PIECE + 2))),
+    ]
     count = 3 + PIECE + 2
     flat = laid_out(rows, 64, slots=4, length=100, spans=(8, 40, 100))
     assert flat.tokens[:4].tolist() == [11, 12, 13, 20]
@@ -76,6 +79,6 @@ def test_tokens_lie_one_slot_after_the_other():
 
 
 def test_there_is_room_for_a_piece_of_every_slot():
-    rows = [Row(slot, 0, [1] * (PIECE + 1)) for slot in range(16)]
+    rows = [NewContext(slot, 0, [1] * (PIECE + 1)) for slot in range(16)]
     flat = laid_out(rows, 16 * (PIECE + 1), 16, 40, (40,))
     assert flat.count == 32

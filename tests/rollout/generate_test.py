@@ -9,7 +9,7 @@ import pytest
 from mempo_jax.core.log_probs import token_log_probs
 from mempo_jax.models.decoder import Cache, LanguageModel, empty_cache
 from mempo_jax.rollout.decode import (
-    Sampling,
+    DrawParameters,
     copy_rows,
     decode,
     prefill,
@@ -36,7 +36,7 @@ def make_params(seed=0):
 
 
 def sampling(temperature=1.0, top_p=1.0, top_k=0):
-    return Sampling(np.float32(temperature), np.float32(top_p), np.int32(top_k))
+    return DrawParameters(np.float32(temperature), np.float32(top_p), np.int32(top_k))
 
 
 def make_keys(count, seed=0):

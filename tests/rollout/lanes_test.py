@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from mempo_jax.rollout.engine import Together
+from mempo_jax.rollout.engine import LaneThreads
 
 
 def test_calls_run_at_the_same_time_and_results_keep_their_order():
@@ -12,14 +12,14 @@ def test_calls_run_at_the_same_time_and_results_keep_their_order():
         meeting.wait(5)  # breaks unless all three are there
         return name
 
-    together = Together(3)
+    together = LaneThreads(3)
     assert together([lambda n=n: call(n) for n in "abc"]) == ["a", "b", "c"]
 
 
 def test_one_call_and_one_lane_stay_on_the_callers_thread():
     here = threading.current_thread
-    assert Together(2)([here]) == [threading.current_thread()]
-    assert Together(1)([here, here]) == [threading.current_thread()] * 2
+    assert LaneThreads(2)([here]) == [threading.current_thread()]
+    assert LaneThreads(1)([here, here]) == [threading.current_thread()] * 2
 
 
 def test_an_error_is_raised_once_all_have_ended():
@@ -33,5 +33,5 @@ def test_an_error_is_raised_once_all_have_ended():
         ended.set()
 
     with pytest.raises(ZeroDivisionError):
-        Together(2)([fail, slow])
+        LaneThreads(2)([fail, slow])
     assert ended.is_set()

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from mempo_jax.memory import OpRecord
-from mempo_jax.memory.lineage import Lineage, Twins
+from mempo_jax.memory.lineage import Lineage, SameMeaning
 
 
 def record(turn, kind, outcome, *ids, **more):
@@ -92,7 +92,7 @@ def test_twins_must_repeat_each_other_and_are_asked_once():
         asked.append((new, old))
         return new in old
 
-    twins = Twins(repeats)
+    twins = SameMeaning(repeats)
     assert twins.same("a", "a")
     assert not asked
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_twins_of_a_twin_are_twins():
         return abs(int(new) - int(old)) <= 1
 
     texts = {4: "12", 5: "10", 6: "11", 7: "14", 8: "15"}
-    twins = Twins(near)
+    twins = SameMeaning(near)
     assert not twins.same("10", "12")
     assert twins.of(5, texts) == twins.of(4, texts) == {4, 5, 6}
     assert twins.of(8, texts) == {7, 8}

@@ -4,14 +4,14 @@ import numpy as np
 
 from mempo_jax.envs import Question
 from mempo_jax.memory import Bank, BankConfig
-from mempo_jax.rollout.assemble import Shapes, no_evidence
+from mempo_jax.rollout.assemble import BatchShapes, no_evidence
 from mempo_jax.rollout.collect import Collector
 from mempo_jax.rollout.probes import plan_probes
 from mempo_jax.types import NEEDS
 from tests.envs.scripted_env import EMBEDDER, ScriptedEnv, context, limits, make_episode
 from tests.rollout.tiny import TOKENIZER, ScriptedEngine, decoding, jobs
 
-SHAPES = Shapes((60, 160), 640, 1, 12, 12)
+SHAPES = BatchShapes((60, 160), 640, 1, 12, 12)
 LINES = ("one two", "three four", "find five")
 ASKED = Question(observation=2, answer="gold", support=frozenset({0}))
 KNOWN, UNKNOWN = 0.9, 0.1  # probability of the gold answer

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from mempo_jax.memory import OpRecord
-from mempo_jax.rollout.probes import Shown
+from mempo_jax.rollout.probes import ShownContext
 from mempo_jax.rollout.segments import Segment
 
 
@@ -45,7 +45,7 @@ def shown(text, *recalls, own=(0, 0), user="what"):
             segment.add_action([ids[place]], [0.0], 0)
         else:
             segment.add_observation([ids[place]], 0)
-    made = Shown(tokenizer, segment, len(ids), user, recalls, TEXTS)
+    made = ShownContext(tokenizer, segment, len(ids), user, recalls, TEXTS)
     return made, tokenizer
 
 

@@ -3,8 +3,8 @@ import pytest
 
 from mempo_jax.rollout.sampler import (
     HeldContexts,
+    NewContext,
     Request,
-    Row,
     buckets,
     common,
     fit,
@@ -17,10 +17,10 @@ def request(slot, tokens):
 
 
 def test_rows_are_cut_into_calls_from_where_they_start():
-    rows = [Row(1, 0, [1, 2, 3, 4, 5]), Row(3, 4, [7])]
+    rows = [NewContext(1, 0, [1, 2, 3, 4, 5]), NewContext(3, 4, [7])]
     assert pieces(rows, 3) == [
-        [Row(1, 0, [1, 2, 3]), Row(3, 4, [7])],
-        [Row(1, 3, [4, 5])],
+        [NewContext(1, 0, [1, 2, 3]), NewContext(3, 4, [7])],
+        [NewContext(1, 3, [4, 5])],
     ]
     assert pieces([], 3) == []
 

@@ -3,7 +3,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from mempo_jax.rollout.sampler import Turn
+from mempo_jax.rollout.sampler import SampledTurn
 
 END = 0
 
@@ -30,7 +30,7 @@ class Asked(NamedTuple):
 
 
 def finished(*chunks):
-    turn = Turn(Asked(), Letters(), ("</act>", "</ans>"), 9)
+    turn = SampledTurn(Asked(), Letters(), ("</act>", "</ans>"), 9)
     for chunk in chunks:
         turn.add(list(chunk), np.arange(len(chunk), dtype=np.float32))
     return turn.result()
@@ -56,15 +56,15 @@ def test_where_a_turn_ends(chunks, tokens, finish):
 
 
 def test_an_ended_turn_is_closed_and_a_full_one_too():
-    turn = Turn(Asked(), Letters(), ("</act>",), 3)
+    turn = SampledTurn(Asked(), Letters(), ("</act>",), 3)
     turn.add([1, 1], np.zeros(2, np.float32))
     assert (turn.open, turn.left, turn.end, turn.last) == (True, 1, 3, 1)
-    full = Turn(Asked(), Letters(), ("</act>",), 2)
+    full = SampledTurn(Asked(), Letters(), ("</act>",), 2)
     full.add([1, 1], np.zeros(2, np.float32))
     assert not full.open
     turn.add([5], np.zeros(1, np.float32))
     assert not turn.open
-    roomy = Turn(Asked(), Letters(), ("</act>",), 9)
+    roomy = SampledTurn(Asked(), Letters(), ("</act>",), 9)
     roomy.add([1, 5], np.zeros(2, np.float32))
     assert not roomy.open
     assert roomy.left == 7

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from mempo_jax.training.loss import count_tokens
-from mempo_jax.training.step import CPU_PASS, Accumulator, Programs, in_passes
+from mempo_jax.training.step import (
+    CPU_PASS,
+    Accumulator,
+    TrainPrograms,
+    scan_row_chunks,
+)
 from tests.training import step_case as case
 
 
@@ -28,7 +33,9 @@ def test_rows_are_cut_into_equal_parts_of_so_many_tokens_at_least(rows, tokens, 
 
     batch = np.ones((rows, length), "f"), np.ones(rows, "f")
     nothing = jnp.zeros(())
-    sums = in_passes(one, Accumulator(nothing, nothing, nothing, {}), batch, tokens)
+    sums = scan_row_chunks(
+        one, Accumulator(nothing, nothing, nothing, {}), batch, tokens
+    )
     assert set(seen) == {(rows // parts, length)}
     assert sums.count == parts
     assert sums.grads == rows * length + rows
@@ -39,7 +46,7 @@ def test_passes_change_no_gradient():
     optimiser, mesh, whole = case.build(aggregation="trajectory_mean")
     objective = dataclasses.replace(case.OBJECTIVE, aggregation="trajectory_mean")
     given = case.MODEL, mesh, optimiser, objective, case.ADVANTAGE, case.CREDIT
-    cut = Programs(*given, pass_tokens=case.B * case.T // 4)
+    cut = TrainPrograms(*given, pass_tokens=case.B * case.T // 4)
     rows, facts = case.make_rows(), case.make_trajectories()
     params = case.new_state().params
     inputs = whole.loss_inputs(facts, count_tokens([rows], facts.valid))

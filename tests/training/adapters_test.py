@@ -10,14 +10,14 @@ import numpy as np
 import optax
 import pytest
 
-from mempo_jax.builders.engine import make_run_mesh
-from mempo_jax.builders.policy import adapt, make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.engines import make_run_mesh
+from mempo_jax.builders.policies import adapt, make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.distributed import placement
 from mempo_jax.models import hf, lora
 from mempo_jax.models.lora import Lora
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import checks
 from mempo_jax.training import cold_start as cold_starts
@@ -205,7 +205,7 @@ def test_a_cold_start_of_a_given_policy_trains_adapters_and_merges_them(
     setting, monkeypatch
 ):
     settings, suite, mesh, policy = setting
-    monkeypatch.setattr(cold_starts, "Programs", Nudge)
+    monkeypatch.setattr(cold_starts, "TrainPrograms", Nudge)
     given = dataclasses.replace(settings.policy, path="somewhere")
     given = dataclasses.replace(settings, policy=given)
     made = cold_starts.cold_start(policy, suite, given, mesh)

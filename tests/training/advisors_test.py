@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from mempo_jax.builders import memory_judge
-from mempo_jax.builders.engine import make_run_mesh
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders import memory_models
+from mempo_jax.builders.engines import make_run_mesh
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.memory import Verdict
 from mempo_jax.rollout.sampler import Generation
@@ -73,14 +73,17 @@ def scripted(engine, tokenizer, monkeypatch):
 
 def test_by_default_the_policy_is_asked_nothing_and_learns_no_word():
     plain = from_config(tiny.get_config().to_dict())
-    assert memory_judge.vocabulary(plain) == ([], [])
+    assert memory_models.vocabulary(plain) == ([], [])
     mesh = make_run_mesh(plain)
-    assert memory_judge.make_advisors(None, plain, mesh) == memory_judge.Advisors()
-    assert memory_judge.without_policy(plain) == memory_judge.Advisors()
+    assert (
+        memory_models.make_memory_models(None, plain, mesh)
+        == memory_models.MemoryModels()
+    )
+    assert memory_models.without_policy(plain) == memory_models.MemoryModels()
 
 
 def test_what_comes_before_a_policy_is_judged_by_its_words():
-    given = memory_judge.without_policy(settings_of())
+    given = memory_models.without_policy(settings_of())
     assert given.callables["judge"]("ann phone 18", "ann phone 17") == Verdict.UPDATES
     assert given.callables["summarise"] is None
     assert given.foresee is None

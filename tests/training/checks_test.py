@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.distributed.hosts import RunStopped
-from mempo_jax.envs import Status
+from mempo_jax.envs import EpisodeStatus
 from mempo_jax.training import checks
 from mempo_jax.types import Rows
 from tests.rollout.assemble_test import trajectory
@@ -124,7 +124,7 @@ def test_steps_without_training_are_told_of_now_and_then():
 
 def test_steps_in_which_nobody_counted_are_told_by_their_reason():
     failed = dataclasses.replace(
-        trajectory(), status=Status.FAILED, failure="the server is gone"
+        trajectory(), status=EpisodeStatus.FAILED, failure="the server is gone"
     )
     with pytest.warns(UserWarning, match=r"none of 2 .* counted.*server is gone"):
         checks.empty_in_a_row(5, [failed, failed])

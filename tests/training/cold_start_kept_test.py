@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from mempo_jax.builders.engine import make_run_mesh
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.engines import make_run_mesh
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.distributed.hosts import Preempted, Stop
 from mempo_jax.settings import ConfigError
@@ -63,7 +63,7 @@ def config(**changes):
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    monkeypatch.setattr(cold_starts, "Programs", Counting)
+    monkeypatch.setattr(cold_starts, "TrainPrograms", Counting)
     settings = config()
     suite, mesh = make_suite(settings), make_run_mesh(settings)
     policy = make_nano(suite, settings)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import checkpoints
 

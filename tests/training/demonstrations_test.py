@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from mempo_jax.envs import Situation, Status
+from mempo_jax.envs import EpisodeStatus, Situation
 from mempo_jax.envs.ledger import LedgerSuite
 from mempo_jax.memory import Bank, BankConfig
 from mempo_jax.models.nano import build_nano
@@ -135,7 +135,7 @@ def test_demonstrations_repeat_and_differ_by_task():
 def test_an_overflow_ends_the_demonstration():
     episode = make_episode(rules=context(rule="append", max_context_tokens=30))
     [segment] = demonstrate(episode, by_script(*["one"] * 9), TOKENIZER, 0)
-    assert episode.status is Status.OVERFLOW
+    assert episode.status is EpisodeStatus.OVERFLOW
     assert segment.is_action[-1]
 
 

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mempo_jax.builders import engine
+from mempo_jax.builders import engines
 from mempo_jax.config import from_config
 from mempo_jax.core import group_normalise
-from mempo_jax.envs import Status
+from mempo_jax.envs import EpisodeStatus
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.credit_records import group_credit, sample_group
 from tests.policy_case import config
@@ -89,7 +89,7 @@ def test_who_does_not_count_gets_nothing(group):
     silent = trajectory(segments=[], turns=2)
     found = group_credit([silent], tiny.TOKENIZER, settings_of("uniform"))
     assert found.said == [[[], []]]
-    lost = dataclasses.replace(group[0], status=Status.FAILED)
+    lost = dataclasses.replace(group[0], status=EpisodeStatus.FAILED)
     found = group_credit([lost, *group[1:]], tiny.TOKENIZER, settings_of("uniform"))
     assert {value for turn in found.said[0] for _, value in turn} == {0.0}
 
@@ -113,7 +113,7 @@ def test_a_group_is_sampled_as_in_training(monkeypatch):
 
     settings = settings_of("uniform")
     monkeypatch.setattr(
-        engine, "make_collector", lambda *given: (Engine(), Collector())
+        engines, "make_collector", lambda *given: (Engine(), Collector())
     )
     policy = type("Policy", (), {"params": "weights"})()
     task = tiny.jobs(1)[0].task

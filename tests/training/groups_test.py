@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from mempo_jax.builders.engine import batch_shapes, make_run_mesh
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.engines import batch_shapes, make_run_mesh
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.distributed.hosts import RunStopped
 from mempo_jax.distributed.placement import make_mesh
-from mempo_jax.envs import Reward, Status
+from mempo_jax.envs import EpisodeStatus, Reward
 from mempo_jax.envs.reward import EFFICIENCY, PENALTIES
 from mempo_jax.training.checks import EMPTY_STEPS
 from mempo_jax.training.groups import GroupSampler, task_index
@@ -45,7 +45,7 @@ class Collector:
         made = trajectory(score=score, total=score)
         made = dataclasses.replace(made, task=job.task, sample=job.sample)
         if self.failing(job.task.index):
-            return dataclasses.replace(made, status=Status.FAILED, failure="why")
+            return dataclasses.replace(made, status=EpisodeStatus.FAILED, failure="why")
         zeros = dict.fromkeys((*PENALTIES, *EFFICIENCY), 0.0)
         saved = self.saved(job.task.index, job.sample)
         raw = {"task": score, **zeros, "efficiency_size": saved}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mempo_jax.builders.memory_judge import SHARE, Teacher, segments
-from mempo_jax.builders.policy import initial_policy
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.memory_models import SHARE, JudgeExampleRecorder, judge_segments
+from mempo_jax.builders.policies import initial_policy
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.memory import Verdict
 from mempo_jax.memory.lexical.judge import make_judge
@@ -17,7 +17,7 @@ ADDS, CHANGES = "use {old} find {new} one", "use {old} find {new} two"
 
 
 def taught():
-    teacher = Teacher()
+    teacher = JudgeExampleRecorder()
     for name in ("ann", "ben", "cleo"):
         for value in range(8):
             teacher(f"{name} phone {value}", f"{name} bus {value}")
@@ -25,7 +25,7 @@ def taught():
 
 
 def test_the_teacher_is_the_lexical_judge():
-    teacher, lexical = Teacher(), make_judge("lexical")
+    teacher, lexical = JudgeExampleRecorder(), make_judge("lexical")
     for new in ("ann phone 17", "ann phone 18", "the sky is blue"):
         assert teacher(new, "ann phone 17") == lexical(new, "ann phone 17")
 
@@ -39,7 +39,7 @@ def test_lessons_are_of_each_kind_and_repeatable():
     assert all(lexical(new, old) == verdict for new, old, verdict in lessons)
     assert taught().lessons(60, 0) == lessons
     assert taught().lessons(60, 1) != lessons
-    assert Teacher().lessons(60, 0) == []
+    assert JudgeExampleRecorder().lessons(60, 0) == []
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_lessons_are_of_each_kind_and_repeatable():
 def test_a_lesson_is_two_questions_with_their_answers(verdict, said):
     questions = Questions(ADDS, CHANGES, "gold", "memory")
     judge = PolicyJudge(MODEL, TOKENIZER, questions, longest=96, rows=8)
-    made = segments([("five", "four", verdict)], judge, TOKENIZER)
+    made = judge_segments([("five", "four", verdict)], judge, TOKENIZER)
     texts = [TOKENIZER.decode(segment.tokens) for segment in made]
     assert texts == [
         f"<|user|>use four find five {last}<|end|><|assistant|>{word}<|end|>"

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mempo_jax.builders.engine import make_run_mesh
-from mempo_jax.builders.policy import Policy
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.engines import make_run_mesh
+from mempo_jax.builders.policies import Policy
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.rollout.assemble import assemble_trajectories
 from mempo_jax.training.groups import Groups

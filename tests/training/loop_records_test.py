@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from mempo_jax.training import loop
-from mempo_jax.training.state import scheduled
+from mempo_jax.training.state import scheduled_values
 from tests.rollout import probe_case
 from tests.training.loop_probes_test import SCRIPT, make_trainer, step
 
@@ -15,8 +15,8 @@ def test_only_of_steps_that_are_recorded(monkeypatch):
     made = probe_case.play(SCRIPT, count=4)
     monkeypatch.setattr(probe_case, "play", lambda *given, **named: made)
     valid = np.array([[True, True], [False, False]])
-    now = scheduled(0, trainer.settings)._replace(bonus_scale=0.5)
-    monkeypatch.setattr(loop, "scheduled", lambda step, settings: now)
+    now = scheduled_values(0, trainer.settings)._replace(bonus_scale=0.5)
+    monkeypatch.setattr(loop, "scheduled_values", lambda step, settings: now)
     for every, noted in ((0, False), (1, True)):
         log = dataclasses.replace(trainer.settings.log, trajectories_every=every)
         trainer.settings = dataclasses.replace(trainer.settings, log=log)

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.distributed.hosts import RunStopped, Stop, Stopped
 from mempo_jax.distributed.placement import make_mesh

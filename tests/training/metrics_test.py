@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mempo_jax.runs.metrics import MetricsWriter, read_metrics
+from mempo_jax.runs.metrics_writer import MetricsWriter, read_metric_rows
 from mempo_jax.settings import ConfigError
 
 
@@ -55,7 +55,7 @@ def test_what_is_not_finite_is_null(tmp_path):
     text = (tmp_path / "metrics.jsonl").read_text()
     assert "NaN" not in text
     assert "Infinity" not in text
-    (row,) = read_metrics(tmp_path / "metrics.jsonl")
+    (row,) = read_metric_rows(tmp_path / "metrics.jsonl")
     assert row == {"step": 1, "nan": None, "inf": None, "none": None, "ok": 1.0}
 
 
@@ -64,13 +64,13 @@ def test_what_is_no_number_is_refused_and_nothing_written(tmp_path, value):
     expected = pytest.raises(TypeError, match="metric reward: expected one real number")
     with open_writer(tmp_path) as writer, expected:
         writer.write(1, {"fine": 1, "reward": value})
-    assert read_metrics(tmp_path / "metrics.jsonl") == []
+    assert read_metric_rows(tmp_path / "metrics.jsonl") == []
 
 
 def test_a_line_is_on_disk_once_written(tmp_path):
     writer = open_writer(tmp_path)
     writer.write(0, {"loss": 1.0})
-    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 0, "loss": 1.0}]
+    assert read_metric_rows(tmp_path / "metrics.jsonl") == [{"step": 0, "loss": 1.0}]
     writer.close()
     writer.close()
 
@@ -88,7 +88,7 @@ def test_resuming_cuts_what_came_after_and_a_torn_line(tmp_path):
     record = tmp_path / "metrics.jsonl"
     record.write_text(record.read_text() + '{"step": 5, "lo')
     write_steps(tmp_path, [3, 4], resume_step=2)
-    assert [row["step"] for row in read_metrics(record)] == [0, 1, 2, 3, 4]
+    assert [row["step"] for row in read_metric_rows(record)] == [0, 1, 2, 3, 4]
     assert record.read_text().count("\n") == 5
 
 
@@ -97,13 +97,13 @@ def test_a_torn_line_inside_the_kept_part_goes_as_well(tmp_path):
     record = tmp_path / "metrics.jsonl"
     record.write_text(record.read_text() + '{"step": 1, "lo')
     write_steps(tmp_path, [2], resume_step=1)
-    assert [row["step"] for row in read_metrics(record)] == [0, 2]
+    assert [row["step"] for row in read_metric_rows(record)] == [0, 2]
 
 
 def test_a_new_run_starts_an_empty_record(tmp_path):
     write_steps(tmp_path, range(3))
     write_steps(tmp_path, [0])
-    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [0]
+    assert [row["step"] for row in read_metric_rows(tmp_path / "metrics.jsonl")] == [0]
 
 
 def test_another_name_is_another_record(tmp_path):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mempo_jax.builders.engine import make_collector, make_run_mesh
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.engines import make_collector, make_run_mesh
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.rollout.collect import Job
 from mempo_jax.training.cold_start import demonstration_segments

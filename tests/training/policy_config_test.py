@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mempo_jax.builders.policy import FILE, Policy, read_config
+from mempo_jax.builders.policies import FILE, Policy, read_config
 from mempo_jax.settings import ConfigError
 from tests.rollout import tiny
 

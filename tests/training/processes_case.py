@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from mempo_jax.builders.engine import make_run_mesh
+from mempo_jax.builders.engines import make_run_mesh
 from mempo_jax.config import from_config
 from mempo_jax.distributed import hosts, placement
 from mempo_jax.distributed.hosts import Interrupted, Preempted

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from mempo_jax.builders.policy import Policy, make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.policies import Policy, make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.distributed.hosts import RunStopped
 from mempo_jax.distributed.placement import make_mesh

@@ -10,16 +10,16 @@ from safetensors.numpy import load_file
 
 from experiments import train
 from experiments.launch import launch
-from mempo_jax.builders import engine as engine_module
-from mempo_jax.builders.engine import make_run_mesh
-from mempo_jax.builders.policy import make_nano
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders import engines
+from mempo_jax.builders.engines import make_run_mesh
+from mempo_jax.builders.policies import make_nano
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.memory import closing_tags
 from mempo_jax.models import hf
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.http_client import ServerError
-from mempo_jax.runs.metrics import read_metrics
+from mempo_jax.runs.metrics_writer import read_metric_rows
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import run
 from tests.experiments import tiny
@@ -96,7 +96,7 @@ def test_a_whole_run_over_a_server_that_is_a_little_off(server, tmp_path):
     cap = {"objective__importance_cap": 2.0, "train__max_log_prob_gap": 0.1}
     given = config(server.url, tmp_path, **cap)
     summary = run.run(from_config(given), given, str(tmp_path / "run"))
-    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    rows = read_metric_rows(tmp_path / "run" / "metrics.jsonl")
     assert summary["steps"] == len(rows) == 2
     assert sum(row["updates"] for row in rows) >= 2
     # A server with weights of the step before would be off by more than its noise.
@@ -124,7 +124,7 @@ def test_without_a_cap_and_room_such_a_server_is_refused_at_the_start(world, tmp
     given = config(server.url, tmp_path)
     settings = from_config(given)
     with pytest.raises(ConfigError, match=r"differ .* by up to 0\.02"):
-        engine_module.check_engine(policy, settings, make_run_mesh(settings))
+        engines.check_engine(policy, settings, make_run_mesh(settings))
 
 
 def test_log_probs_of_another_temperature_are_told_apart(world, tmp_path, monkeypatch):
@@ -135,7 +135,7 @@ def test_log_probs_of_another_temperature_are_told_apart(world, tmp_path, monkey
     monkeypatch.setattr(server, "completion", raw)
     settings = from_config(config(server.url, tmp_path, sampling__temperature=0.5))
     with pytest.raises(ConfigError, match=r"at temperature 1, .*processed_logprobs"):
-        engine_module.check_engine(policy, settings, make_run_mesh(settings))
+        engines.check_engine(policy, settings, make_run_mesh(settings))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_weights_that_do_not_arrive_are_noticed(world, tmp_path, sync, reload, w
     given["train"]["max_log_prob_gap"] = 0.1
     settings = from_config(given)
     with pytest.raises(ConfigError, match=words):
-        engine_module.check_engine(policy, settings, make_run_mesh(settings))
+        engines.check_engine(policy, settings, make_run_mesh(settings))
 
 
 def test_a_reload_that_does_nothing_is_noticed(world, tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_a_reload_that_does_nothing_is_noticed(world, tmp_path, monkeypatch):
     monkeypatch.setattr(server, "reload", lambda body: {"success": True})
     settings = from_config(config(server.url, tmp_path))
     with pytest.raises(ConfigError, match="has not read the weights"):
-        engine_module.check_engine(policy, settings, make_run_mesh(settings))
+        engines.check_engine(policy, settings, make_run_mesh(settings))
 
 
 def test_a_server_that_keeps_its_weights_is_never_told_to_read_any(world, tmp_path):
@@ -174,7 +174,7 @@ def test_a_server_that_keeps_its_weights_is_never_told_to_read_any(world, tmp_pa
     given["objective"]["importance_cap"], given["train"]["eval_tasks"] = 2.0, 0
     given["train"]["max_log_prob_gap"] = 0.1
     settings = from_config(given)
-    engine_module.check_engine(policy, settings, make_run_mesh(settings))
+    engines.check_engine(policy, settings, make_run_mesh(settings))
     assert [path for path, _, _ in server.asked] == ["/v1/completions"]
 
 
@@ -241,7 +241,7 @@ def test_another_model_is_served(world, tmp_path):
     server, _, policy = world
     settings = from_config(config(server.url, tmp_path, engine__http__model="qwen"))
     with pytest.raises(ConfigError, match=r"serves \['tiny'\], not 'qwen'"):
-        engine_module.check_engine(policy, settings, make_run_mesh(settings))
+        engines.check_engine(policy, settings, make_run_mesh(settings))
 
 
 def test_a_key_is_read_from_the_environment(world, tmp_path, monkeypatch):
@@ -253,7 +253,7 @@ def test_a_key_is_read_from_the_environment(world, tmp_path, monkeypatch):
     assert "key-of-mine" not in str(given)
     settings = from_config(given)
     with pytest.raises(ConfigError, match=r"status 401.*api_key_env") as caught:
-        engine_module.check_engine(policy, settings, make_run_mesh(settings))
+        engines.check_engine(policy, settings, make_run_mesh(settings))
     assert "key-of-mine" not in str(caught.value)
     assert "key-of-mine" not in repr(settings)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from configs import base
-from mempo_jax.builders.suite import reward_function
+from mempo_jax.builders.suites import reward_function
 from mempo_jax.config import advice, from_config
 from mempo_jax.settings import ConfigError
 from tests.experiments import tiny

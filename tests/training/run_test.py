@@ -4,10 +4,10 @@ import weakref
 
 import pytest
 
-from mempo_jax.builders import engine
-from mempo_jax.builders.policy import make_nano
+from mempo_jax.builders import engines
+from mempo_jax.builders.policies import make_nano
 from mempo_jax.config import from_config
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import run
 from tests.experiments import tiny
@@ -70,7 +70,7 @@ def test_training_holds_no_second_copy_of_the_policy(tmp_path, monkeypatch):
         assert not alive, "the policy before the cold start is still in memory"
         raise Reached
 
-    monkeypatch.setattr(engine, "initial_policy", made)
+    monkeypatch.setattr(engines, "initial_policy", made)
     monkeypatch.setattr(run, "Trainer", trainer)
     with pytest.raises(Reached):
         begin(tmp_path)

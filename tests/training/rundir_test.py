@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from mempo_jax.runs.directory import RunDir
+from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 
 CONFIG = {"seed": 0, "train": {"steps": 2}}

@@ -28,7 +28,7 @@ def settings(decay=0):
     ],
 )
 def test_the_scalars_of_a_step(step, decay, kl, scale):
-    now = state_module.scheduled(step, settings(decay))
+    now = state_module.scheduled_values(step, settings(decay))
     assert now.kl_coef == pytest.approx(kl)
     assert now.bonus_scale == pytest.approx(scale)
 

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mempo_jax.core import AdvantageSettings, CreditSettings
+from mempo_jax.core import AdvantageSettings, CreditConfig
 from mempo_jax.distributed import placement
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.training import state as states
 from mempo_jax.training.loss import ObjectiveSettings, count_tokens
-from mempo_jax.training.step import Programs
+from mempo_jax.training.step import TrainPrograms
 from mempo_jax.types import Evidence, Kind, OpTable, Outcome, Rows, Trajectories
 
 CONFIG = DecoderConfig(
@@ -53,7 +53,7 @@ OBJECTIVE = ObjectiveSettings(
     logit_chunk=1024,
 )
 ADVANTAGE = AdvantageSettings(eps=1e-4, ddof=0, divide_by_std=True, outcome_gate=True)
-CREDIT = CreditSettings(
+CREDIT = CreditConfig(
     modes=("uniform", "attribution"),
     gamma=0.9,
     other_weight=0.1,
@@ -113,7 +113,7 @@ def build(
         OBJECTIVE, aggregation=aggregation, logit_chunk=logit_chunk
     )
     optimiser = states.make_optimiser(settings)
-    programs = Programs(model, mesh, optimiser, objective, ADVANTAGE, CREDIT)
+    programs = TrainPrograms(model, mesh, optimiser, objective, ADVANTAGE, CREDIT)
     return optimiser, mesh, programs
 
 

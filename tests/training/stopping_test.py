@@ -8,7 +8,7 @@ import time
 import pytest
 
 from mempo_jax.distributed.hosts import Interrupted, Preempted, Stop, listening
-from mempo_jax.training.step import LARGEST_STRIDE, Pace
+from mempo_jax.training.step import LARGEST_STRIDE, RunAheadLimit
 
 
 class Left(Exception):
@@ -118,7 +118,7 @@ def test_the_host_waits_for_each_result_only_where_that_takes_seconds(monkeypatc
     monkeypatch.setattr("jax.block_until_ready", waited.append)
     for seconds, count in ((3.0, 10), (1e-3, 10 * LARGEST_STRIDE)):
         waited.clear()
-        pace = Pace()
+        pace = RunAheadLimit()
         for n in range(count):
             clock[0] += seconds
             pace(n)

@@ -1,6 +1,6 @@
 import pytest
 
-from mempo_jax.builders.suite import make_suite
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import from_config
 from mempo_jax.settings import ConfigError
 from tests.envs import qa_case

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from mempo_jax.builders.engine import batch_shapes, make_run_mesh
+from mempo_jax.builders.engines import batch_shapes, make_run_mesh
 from mempo_jax.config import from_config
 from mempo_jax.rollout.assemble import assemble_trajectories, pack
-from mempo_jax.training.credit_records import Crediting
+from mempo_jax.training.credit_records import TokenCreditRecorder
 from mempo_jax.training.loss import count_tokens, counted, loss_inputs, token_advantage
 from mempo_jax.training.state import advantage_settings
 from tests.policy_case import config
@@ -103,7 +103,9 @@ def in_the_record(record):
 def test_a_record_has_the_numbers_of_the_loss(played, modes):
     settings = settings_of(modes)
     shapes, arrays = facts(played, settings)
-    crediting = Crediting(tiny.TOKENIZER, advantage_settings(settings), settings.credit)
+    crediting = TokenCreditRecorder(
+        tiny.TOKENIZER, advantage_settings(settings), settings.credit
+    )
     crediting.note(played, arrays, SCALE)
     expected, advantage = in_the_loss(played, shapes, arrays, settings)
     records = [json.loads(json.dumps(each.to_json())) for each in played]

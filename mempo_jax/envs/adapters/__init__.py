@@ -5,14 +5,14 @@
 (TextWorldExpress; needs Java). The packages are imported when a suite is made.
 """
 
-from mempo_jax.envs.adapters.game import AdapterSettings, Game, GameEnv, Shown
-from mempo_jax.envs.adapters.suite import ADAPTERS, AdapterSuite
+from mempo_jax.envs.adapters.game import AdapterConfig, Game, GameEnv, GameMessage
+from mempo_jax.envs.adapters.game_suite import ADAPTERS, AdapterSuite
 
 __all__ = [
     "ADAPTERS",
-    "AdapterSettings",
+    "AdapterConfig",
     "AdapterSuite",
     "Game",
     "GameEnv",
-    "Shown",
+    "GameMessage",
 ]

@@ -14,14 +14,14 @@ import dataclasses
 from typing import Any, Protocol
 
 from mempo_jax.envs.base import Question, StepResult
-from mempo_jax.envs.tools import Tool, ToolSettings
+from mempo_jax.envs.tools import Tool, ToolConfig
 
 NO_MOVE = "no move was made"
 MAX_FAILED = 3  # moves in a row; then the environment has failed
 
 
 @dataclasses.dataclass(frozen=True)
-class AdapterSettings:
+class AdapterConfig:
     """Which game, and how its return becomes a score.
 
     id: the package's name of the game. options: ``name=value`` texts for making it.
@@ -70,7 +70,7 @@ class AdapterSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class GameMessage:
     """What a game says: its message, the reward of this move, the end.
 
     rules: what holds for the whole game; read at the start alone.
@@ -85,9 +85,9 @@ class Shown:
 class Game(Protocol):
     """One game of another package."""
 
-    def start(self, seed: int) -> Shown: ...
+    def start(self, seed: int) -> GameMessage: ...
 
-    def move(self, action: str) -> Shown: ...
+    def move(self, action: str) -> GameMessage: ...
 
     def moves(self) -> tuple[str, ...]:
         """Moves that are possible now, where the game can tell; else none."""
@@ -102,9 +102,7 @@ class GameEnv:
     would be worth something.
     """
 
-    def __init__(
-        self, game: Game, settings: AdapterSettings, tools: ToolSettings
-    ) -> None:
+    def __init__(self, game: Game, settings: AdapterConfig, tools: ToolConfig) -> None:
         self._game, self._settings, self._tools = game, settings, tools
         self.goal = settings.goal
 

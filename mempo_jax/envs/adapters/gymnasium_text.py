@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mempo_jax.envs.adapters.game import AdapterSettings, Shown
+from mempo_jax.envs.adapters.game import AdapterConfig, GameMessage
 from mempo_jax.settings import ConfigError
 
 TEXT_KEYS = ("text", "observation", "obs", "message")  # of an observation's dict
@@ -23,13 +23,13 @@ class GymnasiumGame:
     def __init__(self, env: Any) -> None:
         self._env = env
 
-    def start(self, seed: int) -> Shown:
+    def start(self, seed: int) -> GameMessage:
         made = self._env.reset(seed=seed)
         is_pair = isinstance(made, tuple) and len(made) == 2
         observation, info = made if is_pair else (made, {})
-        return Shown(text_of(observation), rules=_rules(observation, info))
+        return GameMessage(text_of(observation), rules=_rules(observation, info))
 
-    def move(self, action: str) -> Shown:
+    def move(self, action: str) -> GameMessage:
         made = self._env.step(action)
         if not isinstance(made, tuple) or len(made) != 5:
             raise TypeError(
@@ -38,13 +38,13 @@ class GymnasiumGame:
             )
         observation, reward, terminated, truncated, _ = made
         done = bool(terminated or truncated)
-        return Shown(text_of(observation), float(reward), done)
+        return GameMessage(text_of(observation), float(reward), done)
 
     def moves(self) -> tuple[str, ...]:
         return ()
 
 
-def make_gymnasium(settings: AdapterSettings) -> Callable[[str], GymnasiumGame]:
+def make_gymnasium(settings: AdapterConfig) -> Callable[[str], GymnasiumGame]:
     """Makes games by ``gymnasium.make``; an id may be "module:Name-v0".
 
     Raises:

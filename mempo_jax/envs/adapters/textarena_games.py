@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mempo_jax.envs.adapters.game import AdapterSettings, Shown
+from mempo_jax.envs.adapters.game import AdapterConfig, GameMessage
 from mempo_jax.settings import ConfigError
 
 GOOD = "Mastermind-v0, GuessTheNumber-v0, FrozenLake-v0 or MemoryGame-v0"
@@ -28,14 +28,14 @@ class TextArenaGame:
         self._env, self._opponent = env, opponent
         self._board = ""
 
-    def start(self, seed: int) -> Shown:
+    def start(self, seed: int) -> GameMessage:
         self._env.reset(num_players=2 if self._opponent else 1, seed=seed)
         rules, text = self._read()
         if not rules:
             raise TypeError("expected a game that tells its rules, got none")
-        return Shown(text or BEGIN, rules=rules)
+        return GameMessage(text or BEGIN, rules=rules)
 
-    def move(self, action: str) -> Shown:
+    def move(self, action: str) -> GameMessage:
         done, texts = self._act(action), []
         while not done and self._env.state.current_player_id != 0:
             self._read_for_opponent()
@@ -43,12 +43,12 @@ class TextArenaGame:
         _, text = self._read()
         texts.append(text)
         if not done:
-            return Shown("\n".join(filter(None, texts)))
+            return GameMessage("\n".join(filter(None, texts)))
         rewards, info = self._env.close()
         reason = (info or {}).get(0, {}).get("reason", "")
         texts.append(str(reason or ""))
         reward = float((rewards or {}).get(0, 0.0))
-        return Shown("\n".join(filter(None, texts)), reward, True)
+        return GameMessage("\n".join(filter(None, texts)), reward, True)
 
     def moves(self) -> tuple[str, ...]:
         return ()
@@ -101,7 +101,7 @@ def flip_two(board: str) -> str:
 OPPONENTS = {"MemoryGame": flip_two}  # by the name before "-v"
 
 
-def make_textarena(settings: AdapterSettings) -> Callable[[str], TextArenaGame]:
+def make_textarena(settings: AdapterConfig) -> Callable[[str], TextArenaGame]:
     """Makes games by ``textarena.make``.
 
     Raises:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-from mempo_jax.envs.adapters.game import AdapterSettings, Shown
+from mempo_jax.envs.adapters.game import AdapterConfig, GameMessage
 from mempo_jax.settings import ConfigError
 
 FOLDS = {"train": "train", "test": "test"}
@@ -30,28 +30,28 @@ class TextWorldGame:
             raise ValueError(str(problem))
         self._score, self._moves = 0.0, ()
 
-    def start(self, seed: int) -> Shown:
+    def start(self, seed: int) -> GameMessage:
         own = self._seeds[seed % len(self._seeds)]
         shown = self._read(self._server.generateNewGameJSON(own, self._fold, False))
         self._score = 0.0
         rules = str(self._server.getTaskDescription())
-        return Shown(shown.text, rules=rules)
+        return GameMessage(shown.text, rules=rules)
 
-    def move(self, action: str) -> Shown:
+    def move(self, action: str) -> GameMessage:
         return self._read(self._server.stepJSON(action))
 
     def moves(self) -> tuple[str, ...]:
         return self._moves
 
-    def _read(self, answer: str) -> Shown:
+    def _read(self, answer: str) -> GameMessage:
         told = json.loads(answer)
         reward, self._score = told["score"] - self._score, float(told["score"])
         self._moves = tuple(told.get("validActions", ()))
         done = bool(told["tasksuccess"] or told["taskfailure"]) or self._score >= 1.0
-        return Shown(str(told["observation"]).strip(), reward, done)
+        return GameMessage(str(told["observation"]).strip(), reward, done)
 
 
-def make_textworld(settings: AdapterSettings) -> Callable[[str], TextWorldGame]:
+def make_textworld(settings: AdapterConfig) -> Callable[[str], TextWorldGame]:
     """Makes games of the kind ``settings.id`` ("coin", "simonsays-memory" ...).
 
     Options are the kind's own parameters.

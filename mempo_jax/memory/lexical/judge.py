@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mempo_jax.memory.lexical.compare import Verdict, compare
+from mempo_jax.memory.lexical.comparison import Verdict, compare
 from mempo_jax.memory.lexical.statements import read, scoped
 
 Judge = Callable[[str, str], Verdict]  # (new text, old text)

@@ -231,7 +231,7 @@ _CJK_ONLY = re.compile(r"(?<![\d零一二两三四五六七八九十百千万几
 _CJK_WORD = re.compile("|".join(sorted(_CJK_WORDS, key=len, reverse=True)))
 
 
-def unified(text: str) -> str:
+def normalise_text(text: str) -> str:
     """NFKC; numbers, dates and times in one form; case is kept."""
     text = unicodedata.normalize("NFKC", text).replace("’", "'")
     if not text.isascii() and _CJK_LETTER.search(text):

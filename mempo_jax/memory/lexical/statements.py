@@ -157,7 +157,7 @@ def _as_written(form: str, text: str) -> str:
 @functools.lru_cache(maxsize=8192)
 def read(text: str) -> Statement:
     """Content words in order, with everything that changes what they say."""
-    tokens = _TOKEN.findall(lexicon.unified(text))
+    tokens = _TOKEN.findall(lexicon.normalise_text(text))
     forms = ["", *[token.casefold() for token in tokens], ""]
     words, moods, pasts, head, start = [], [], set(), 0, 0
     clause, role, has, moving = 0, "", False, None

@@ -5,13 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 
-from mempo_jax.core import CreditSettings
+from mempo_jax.core import CreditConfig
 from mempo_jax.core import credit as module
 from mempo_jax.types import Evidence, Kind, OpTable, Outcome
 
 jitted = jax.jit(module.assign, static_argnames="settings")
 
-SETTINGS = CreditSettings(
+SETTINGS = CreditConfig(
     modes=("uniform",),
     gamma=0.5,
     other_weight=0.1,

@@ -3,9 +3,9 @@ import threading
 
 import pytest
 
-from mempo_jax.envs.adapters import GameEnv, Shown
+from mempo_jax.envs.adapters import GameEnv, GameMessage
 from mempo_jax.envs.adapters.game import NO_MOVE
-from mempo_jax.envs.tools import HungToolError, ToolSettings
+from mempo_jax.envs.tools import HungToolError, ToolConfig
 from tests.envs.adapters.games import TOOLS, settings
 from tests.envs.scripted_env import make_episode
 
@@ -18,18 +18,18 @@ class Dice:
 
     def start(self, seed):
         self.at = 0
-        return Shown("throw", rules="throw the die")
+        return GameMessage("throw", rules="throw the die")
 
     def move(self, action):
         if action == "break":
             raise ValueError("the die broke")
         if action == "hang":
             self.wake.wait(20)
-            return Shown("too late")  # and draws nothing within a later test
+            return GameMessage("too late")  # and draws nothing within a later test
         self.thrown.append(random.randrange(10**6))
         reward = self.rewards[self.at]
         self.at += 1
-        return Shown(f"thrown {action}", reward, self.at == len(self.rewards))
+        return GameMessage(f"thrown {action}", reward, self.at == len(self.rewards))
 
     def moves(self):
         return ("throw",)
@@ -113,7 +113,7 @@ def test_a_game_that_only_fails_is_an_environment_that_failed():
 
 def test_a_game_that_hangs_is_an_environment_that_failed():
     wake = threading.Event()
-    env, _ = started(Dice(wake=wake), ToolSettings(0.05, 1, True))
+    env, _ = started(Dice(wake=wake), ToolConfig(0.05, 1, True))
     with pytest.raises(HungToolError):
         env.step("hang")
     wake.set()

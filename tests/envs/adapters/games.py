@@ -1,9 +1,9 @@
 """Small games that the tests of adapters share."""
 
-from mempo_jax.envs.adapters import AdapterSettings
-from mempo_jax.envs.tools import ToolSettings
+from mempo_jax.envs.adapters import AdapterConfig
+from mempo_jax.envs.tools import ToolConfig
 
-TOOLS = ToolSettings(timeout_s=10.0, retries=1, deterministic=True)
+TOOLS = ToolConfig(timeout_s=10.0, retries=1, deterministic=True)
 
 
 def settings(**changes):
@@ -15,7 +15,7 @@ def settings(**changes):
         "return_high": 1.0,
         "moves": (),
     }
-    return AdapterSettings(**values | changes)
+    return AdapterConfig(**values | changes)
 
 
 class Corridor:

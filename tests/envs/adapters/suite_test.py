@@ -2,15 +2,15 @@ import threading
 
 import pytest
 
-from mempo_jax.envs.adapters import AdapterSuite, suite
+from mempo_jax.envs.adapters import AdapterSuite, game_suite
 from mempo_jax.envs.adapters.gymnasium_text import GymnasiumGame
-from mempo_jax.envs.tools import ToolSettings
+from mempo_jax.envs.tools import ToolConfig
 from mempo_jax.settings import ConfigError
 from tests.envs.adapters.games import TOOLS, Corridor, settings
 
 
 def made(monkeypatch, make, tools=TOOLS, **changes):
-    monkeypatch.setitem(suite.MAKERS, "gymnasium", lambda chosen: make)
+    monkeypatch.setitem(game_suite.MAKERS, "gymnasium", lambda chosen: make)
     return AdapterSuite("gymnasium", settings(**changes), tools, 0)
 
 
@@ -33,7 +33,7 @@ def test_a_game_that_cannot_start_is_refused_by_its_name(monkeypatch):
     with pytest.raises(ConfigError, match=r"id: gymnasium game 'game': .*'int'"):
         made(monkeypatch, lambda split: GymnasiumGame(3))
     wake = threading.Event()
-    tools = ToolSettings(0.05, 0, True)
+    tools = ToolConfig(0.05, 0, True)
     with pytest.raises(ConfigError, match=r"game 'game': no answer within 0\.05 s"):
         made(monkeypatch, lambda split: Hanging(wake), tools)
     wake.set()

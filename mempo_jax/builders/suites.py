@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from mempo_jax.builders import memory_judge
-from mempo_jax.builders.memory_judge import Advisors
-from mempo_jax.config import EnvSection, RunSettings
+from mempo_jax.builders import memory_models
+from mempo_jax.builders.memory_models import MemoryModels
+from mempo_jax.config import EnvConfig, RunConfig
 from mempo_jax.envs import Episode, ScriptedPolicy, Task, TaskSuite, check_repeatable
 from mempo_jax.envs.adapters import ADAPTERS, AdapterSuite
 from mempo_jax.envs.babi import BabiSuite
@@ -23,7 +23,7 @@ from mempo_jax.memory import Bank
 from mempo_jax.settings import ConfigError
 
 
-def make_suite(settings: RunSettings) -> TaskSuite:
+def make_suite(settings: RunConfig) -> TaskSuite:
     """The task suite of the config; the first tasks are checked to be repeatable."""
     env = settings.env
     if env.name == "ledger":
@@ -49,7 +49,7 @@ def make_suite(settings: RunSettings) -> TaskSuite:
     return suite
 
 
-def _question_suite(settings: RunSettings) -> MultiQaSuite:
+def _question_suite(settings: RunConfig) -> MultiQaSuite:
     env, asked = settings.env, settings.env.multi_qa
     _check_call_limits(env)
     shares = asked.validation_share, asked.test_share
@@ -64,13 +64,13 @@ def _question_suite(settings: RunSettings) -> MultiQaSuite:
     return suite
 
 
-def _adapter_suite(settings: RunSettings) -> AdapterSuite:
+def _adapter_suite(settings: RunConfig) -> AdapterSuite:
     env = settings.env
     _check_call_limits(env)
     return AdapterSuite(env.name, env.adapter, env.tools, settings.seed)
 
 
-def _check_call_limits(env: EnvSection) -> None:
+def _check_call_limits(env: EnvConfig) -> None:
     """A turn must have time for all tries of a call of its tool."""
     longest = env.tools.longest_s
     if longest >= env.step_timeout_s:
@@ -80,7 +80,7 @@ def _check_call_limits(env: EnvSection) -> None:
         )
 
 
-def make_expert(suite: TaskSuite, settings: RunSettings) -> ScriptedPolicy:
+def make_expert(suite: TaskSuite, settings: RunConfig) -> ScriptedPolicy:
     """Who demonstrates: the suite's expert, in the form that the context rule asks."""
     expert, context = suite.expert(), settings.context
     if context.rule == "rolling":
@@ -91,15 +91,15 @@ def make_expert(suite: TaskSuite, settings: RunSettings) -> ScriptedPolicy:
 
 def make_episodes(
     suite: TaskSuite,
-    settings: RunSettings,
-    advised: Advisors | None = None,
+    settings: RunConfig,
+    advised: MemoryModels | None = None,
 ) -> Callable[..., Episode]:
     """(task, trajectory id, variant = 0) -> an episode with an empty bank of its own.
 
     variant: of the instructions; see ``ContextSettings.variant``.
     advised: the policy as adviser of the banks; see ``advisors.without_policy``.
     """
-    advised = advised or memory_judge.without_policy(settings)
+    advised = advised or memory_models.without_policy(settings)
     embedder = settings.memory.make_embedder()
     bank_config = settings.memory.bank()
     limits, weights = settings.episode(), settings.reward.weights()
@@ -112,7 +112,7 @@ def make_episodes(
     return make
 
 
-def reward_function(settings: RunSettings) -> Callable[[Any], Any] | None:
+def reward_function(settings: RunConfig) -> Callable[[Any], Any] | None:
     """The user's reward function, imported; None for the task score.
 
     Raises:

@@ -106,7 +106,7 @@ class MetricsWriter:
         self.close()
 
 
-def read_metrics(path: str | pathlib.Path) -> list[dict[str, Any]]:
+def read_metric_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
     """The record's rows in order; a last line cut off by a kill is left out."""
     rows = []
     for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
@@ -121,7 +121,7 @@ def _truncate(path: pathlib.Path, last_step: int) -> None:
     """Keeps the rows up to ``last_step``, by writing a new file and renaming it."""
     if not path.exists():
         return
-    kept = [row for row in read_metrics(path) if row["step"] <= last_step]
+    kept = [row for row in read_metric_rows(path) if row["step"] <= last_step]
     fresh = path.with_suffix(".jsonl.new")
     fresh.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
     fresh.replace(path)

@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from mempo_jax.builders import memory_judge
-from mempo_jax.builders.memory_judge import Advisors
-from mempo_jax.builders.policy import Policy
-from mempo_jax.builders.suite import make_episodes
-from mempo_jax.config import RunSettings
+from mempo_jax.builders import memory_models
+from mempo_jax.builders.memory_models import MemoryModels
+from mempo_jax.builders.policies import Policy
+from mempo_jax.builders.suites import make_episodes
+from mempo_jax.config import RunConfig
 from mempo_jax.core.log_probs import shifted_log_probs
 from mempo_jax.distributed import hosts
 from mempo_jax.distributed.placement import (
@@ -35,7 +35,7 @@ from mempo_jax.distributed.placement import (
 )
 from mempo_jax.envs import Episode, TaskSuite
 from mempo_jax.memory import closing_tags
-from mempo_jax.rollout.assemble import Shapes
+from mempo_jax.rollout.assemble import BatchShapes
 from mempo_jax.rollout.collect import Collector, Decoding, Job
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.http_client import JsonClient, ServerError
@@ -48,7 +48,7 @@ PROBE_KEY = np.array([0, 1], np.uint32)
 PROBE_SCALE = 1.1  # of weights that are not those which a server started with
 
 
-def make_http_engine(policy: Policy, settings: RunSettings) -> HttpEngine:
+def make_http_engine(policy: Policy, settings: RunConfig) -> HttpEngine:
     """The engine of ``config.engine.http`` for this policy."""
     http = settings.engine.http
     client = JsonClient(
@@ -82,7 +82,7 @@ def make_http_engine(policy: Policy, settings: RunSettings) -> HttpEngine:
     )
 
 
-def check_engine(policy: Policy, settings: RunSettings, mesh: Any) -> None:
+def check_engine(policy: Policy, settings: RunConfig, mesh: Any) -> None:
     """Tries a server before anything is computed; does nothing for the local engine.
 
     The server is given the policy's weights, somewhat scaled: one that does not read
@@ -117,7 +117,7 @@ def check_engine(policy: Policy, settings: RunSettings, mesh: Any) -> None:
 
 
 def _compare(
-    policy: Policy, settings: RunSettings, mesh: Any, context: list[int], made: Any
+    policy: Policy, settings: RunConfig, mesh: Any, context: list[int], made: Any
 ) -> None:
     temperature = settings.sampling.temperature
     limit = settings.train.max_log_prob_gap
@@ -181,8 +181,8 @@ def _score(model: Any, params: Any, tokens: Any, mask: Any, temperature: Any) ->
 
 
 def make_engine(
-    policy: Policy, settings: RunSettings, mesh: Any
-) -> tuple[Sampler, Advisors]:
+    policy: Policy, settings: RunConfig, mesh: Any
+) -> tuple[Sampler, MemoryModels]:
     """The engine that ``config.engine`` asks for, and the policy as adviser of banks,
     which the engine leads; both on the devices of this process."""
     engine: Sampler
@@ -191,14 +191,14 @@ def make_engine(
         engine = make_http_engine(policy, settings)
     else:
         engine = _local_engine(policy, settings, mesh)
-    advised = memory_judge.make_advisors(policy, settings, mesh)
+    advised = memory_models.make_memory_models(policy, settings, mesh)
     for follower in advised.followers:
         engine.lead(follower)
     return engine, advised
 
 
 def make_collector(
-    policy: Policy, suite: TaskSuite, settings: RunSettings, mesh: Any
+    policy: Policy, suite: TaskSuite, settings: RunConfig, mesh: Any
 ) -> tuple[Sampler, Collector]:
     """The engine that ``config.engine`` asks for, and the collector that drives it."""
     engine, advised = make_engine(policy, settings, mesh)
@@ -214,7 +214,7 @@ def make_collector(
     return engine, collector
 
 
-def _local_engine(policy: Policy, settings: RunSettings, mesh: Any) -> Engine:
+def _local_engine(policy: Policy, settings: RunConfig, mesh: Any) -> Engine:
     sampling = settings.sampling
     return Engine(
         policy.model,
@@ -230,7 +230,7 @@ def _local_engine(policy: Policy, settings: RunSettings, mesh: Any) -> Engine:
     )
 
 
-def make_run_mesh(settings: RunSettings) -> Any:
+def make_run_mesh(settings: RunConfig) -> Any:
     """The device mesh; rows of every compiled program must divide over it."""
     axes = settings.mesh
     try:
@@ -255,10 +255,10 @@ def make_run_mesh(settings: RunSettings) -> Any:
     return mesh
 
 
-def batch_shapes(settings: RunSettings, mesh: Any) -> Shapes:
+def batch_shapes(settings: RunConfig, mesh: Any) -> BatchShapes:
     """Fixed shapes of training arrays."""
     turns = settings.sampling.max_turns
-    return Shapes(
+    return BatchShapes(
         length_buckets=settings.train.length_buckets,
         micro_batch_tokens=settings.train.micro_batch_tokens,
         row_multiple=row_multiple(mesh),
@@ -267,7 +267,7 @@ def batch_shapes(settings: RunSettings, mesh: Any) -> Shapes:
     )
 
 
-def make_decoding(settings: RunSettings, *, greedy: bool = False) -> Decoding:
+def make_decoding(settings: RunConfig, *, greedy: bool = False) -> Decoding:
     s = settings.sampling
     temperature = 0.0 if greedy else s.temperature
     return Decoding(temperature, s.top_p, s.top_k, s.max_new_tokens)

@@ -25,8 +25,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from mempo_jax.builders import memory_judge
-from mempo_jax.config import RunSettings
+from mempo_jax.builders import memory_models
+from mempo_jax.config import RunConfig
 from mempo_jax.distributed import hosts, placement
 from mempo_jax.distributed.placement import fetch, on_mesh, place_params
 from mempo_jax.envs import TaskSuite, derived_seed
@@ -112,7 +112,7 @@ class Policy:
             write_config(directory, config)
 
 
-def load_policy(path: str, settings: RunSettings, mesh: Mesh | None = None) -> Policy:
+def load_policy(path: str, settings: RunConfig, mesh: Mesh | None = None) -> Policy:
     """Reads a Hugging Face directory or a GGUF file.
 
     path: also "package:name/file", in an installed package. mesh: where the parameters
@@ -136,14 +136,14 @@ def load_policy(path: str, settings: RunSettings, mesh: Mesh | None = None) -> P
 
 
 def initial_policy(
-    suite: TaskSuite, settings: RunSettings, mesh: Mesh | None = None
+    suite: TaskSuite, settings: RunConfig, mesh: Mesh | None = None
 ) -> Policy:
     """The policy before any training: that of ``policy.path``, else a new `nano`."""
     path = settings.policy.path
     return load_policy(path, settings, mesh) if path else make_nano(suite, settings)
 
 
-def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
+def make_nano(suite: TaskSuite, settings: RunConfig) -> Policy:
     """The built-in small policy, untrained, with a vocabulary for this suite."""
     shape = settings.policy.nano
     context = settings.context
@@ -161,7 +161,7 @@ def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
         *(error_message(error) for error in OpError),
     ]
     numbers = [str(n) for n in range(settings.sampling.max_turns + 1)]
-    asked, answers = memory_judge.vocabulary(settings)
+    asked, answers = memory_models.vocabulary(settings)
     words = [*suite.vocabulary(), *numbers, *answers]
     tokenizer = build_nano([*texts, *asked], words)
     config = nano_config(
@@ -179,7 +179,7 @@ def make_nano(suite: TaskSuite, settings: RunSettings) -> Policy:
     return Policy(config, model, tokenizer, stored)
 
 
-def _model(config: DecoderConfig, settings: RunSettings) -> LanguageModel:
+def _model(config: DecoderConfig, settings: RunConfig) -> LanguageModel:
     policy = settings.policy
     backend = jax.default_backend()
     if policy.attention == "cudnn" and backend != "gpu":
@@ -195,7 +195,7 @@ def _model(config: DecoderConfig, settings: RunSettings) -> LanguageModel:
     )
 
 
-def _check_positions(config: DecoderConfig, settings: RunSettings) -> None:
+def _check_positions(config: DecoderConfig, settings: RunConfig) -> None:
     longest = settings.train.length_buckets[-1]
     if config.max_positions < longest:
         raise ConfigError(
@@ -204,7 +204,7 @@ def _check_positions(config: DecoderConfig, settings: RunSettings) -> None:
         )
 
 
-def adapt(policy: Policy, settings: RunSettings, mesh: Mesh, purpose: str) -> Policy:
+def adapt(policy: Policy, settings: RunConfig, mesh: Mesh, purpose: str) -> Policy:
     """The policy with fresh adapters, as ``policy.lora`` asks; itself where it is off.
 
     Args:

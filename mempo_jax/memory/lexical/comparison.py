@@ -13,13 +13,15 @@ import re
 from mempo_jax.memory.lexical import lexicon
 from mempo_jax.memory.lexical.statements import MOST_DETAILED, Statement, Word, read
 
-Slot = tuple[slice, slice]  # where two statements differ: (in the old, in the new)
+DifferingSpan = tuple[
+    slice, slice
+]  # where two statements differ: (in the old, in the new)
 _MAX_VALUE_WORDS = 3
 _IN_VALUES = lexicon.PREPOSITIONS | {"of", "now", "a", "an", "the"}
 _SAYING = lexicon.FILLER - _IN_VALUES  # what only sentences have
 
 
-def slots_of(old: tuple[str, ...], new: tuple[str, ...]) -> list[Slot]:
+def differing_spans(old: tuple[str, ...], new: tuple[str, ...]) -> list[DifferingSpan]:
     """The stretches that differ, in order."""
     start, least = 0, min(len(old), len(new))
     while start < least and old[start] == new[start]:
@@ -60,7 +62,7 @@ def is_bare(statement: Statement) -> bool:
     return statement.has_number or opens_low or is_open
 
 
-def is_value(a: Statement, b: Statement, slot: Slot, alone: bool) -> bool:
+def is_value(a: Statement, b: Statement, slot: DifferingSpan, alone: bool) -> bool:
     """Whether a replaced stretch is the value of the statement, not its subject."""
     old, new = _widened(b, slot[0], a, slot[1])
     was, now = b.details[old], a.details[new]
@@ -281,7 +283,7 @@ def _compare_wholes(a: Statement, b: Statement, agree: bool) -> Verdict:
 
 def _compare_slots(a: Statement, b: Statement, agree: bool) -> Verdict:
     """Verdict from the stretches in which two statements differ."""
-    slots = slots_of(b.words, a.words)
+    slots = differing_spans(b.words, a.words)
     if any(_joins_another(b, old, a, new) for old, new in slots):
         return Verdict.OTHER
     inserted = [slot for slot in slots if slot[0].start == slot[0].stop]
@@ -334,7 +336,7 @@ def _joins_another(b: Statement, old: slice, a: Statement, new: slice) -> bool:
     return False
 
 
-def _is_of_same(a: Statement, b: Statement, slots: list[Slot]) -> bool:
+def _is_of_same(a: Statement, b: Statement, slots: list[DifferingSpan]) -> bool:
     """Whether the statements under a heading have a subject in common.
 
     The heading is one only if bare values follow: "code: 17", but not "ann: i agree",
@@ -351,13 +353,13 @@ def _is_of_same(a: Statement, b: Statement, slots: list[Slot]) -> bool:
     return True
 
 
-def _is_close(a: Statement, b: Statement, deleted: list[Slot]) -> bool:
+def _is_close(a: Statement, b: Statement, deleted: list[DifferingSpan]) -> bool:
     """Whether the words of a stand near each other in b."""
     gaps = [old for old, _ in deleted if b.head < old.start and old.stop < len(b.words)]
     return sum(gap.stop - gap.start for gap in gaps) <= max(1, len(a.body) // 2)
 
 
-def _is_other_detail(a: Statement, b: Statement, replaced: list[Slot]) -> bool:
+def _is_other_detail(a: Statement, b: Statement, replaced: list[DifferingSpan]) -> bool:
     """ "... in room 4" against "... with bob": both hold."""
     ((old, new), *more) = replaced
     if more or old.stop < len(b.words) or new.stop < len(a.words):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mempo_jax.config import RunSettings
+from mempo_jax.config import RunConfig
 from mempo_jax.distributed.placement import row_multiple, row_sharding
 from mempo_jax.envs import derived_seed
 from mempo_jax.memory import Verdict
@@ -27,10 +27,12 @@ from mempo_jax.rollout.segments import Segment
 
 SHARE = 0.25  # judged pairs, of the segments that a cold start holds otherwise
 DRAWS = 60  # of pairs, for each that is wanted: changed values are rare
-Lesson = tuple[str, str, Verdict]  # new text, old text, what the new one is to the old
+JudgeExample = tuple[
+    str, str, Verdict
+]  # new text, old text, what the new one is to the old
 
 
-class Teacher:
+class JudgeExampleRecorder:
     """The lexical judge, and a note of the texts that it was asked about."""
 
     def __init__(self) -> None:
@@ -41,11 +43,11 @@ class Teacher:
         self._texts |= dict.fromkeys((new, old))
         return self._judge(new, old)
 
-    def lessons(self, count: int, seed: int) -> list[Lesson]:
+    def lessons(self, count: int, seed: int) -> list[JudgeExample]:
         """About ``count`` pairs: repeats, changes and new facts alike, where found."""
         texts = list(self._texts)
         rng = np.random.default_rng(derived_seed("judgements", seed))
-        kinds: dict[str, list[Lesson]] = {"repeats": [], "updates": [], "new": []}
+        kinds: dict[str, list[JudgeExample]] = {"repeats": [], "updates": [], "new": []}
         for _ in range(DRAWS * count if texts else 0):
             most = -(-count // len(kinds))
             if all(len(found) >= most for found in kinds.values()):
@@ -59,8 +61,8 @@ class Teacher:
         return [lesson for found in kinds.values() for lesson in found]
 
 
-def segments(
-    lessons: Sequence[Lesson], judge: PolicyJudge, tokenizer: Tokenizer
+def judge_segments(
+    lessons: Sequence[JudgeExample], judge: PolicyJudge, tokenizer: Tokenizer
 ) -> list[Segment]:
     """Two questions a lesson, each with its answer as the policy's turn."""
     made = []
@@ -80,7 +82,7 @@ JUDGE_ROWS = 16  # questions in one forward pass; four nearest entries make eigh
 
 
 @dataclasses.dataclass(frozen=True)
-class Advisors:
+class MemoryModels:
     """Callables for the banks of a run.
 
     judge: None where its name in the config says it all. summarise: None where merged
@@ -99,16 +101,18 @@ class Advisors:
         return {"judge": self.judge, "summarise": self.summarise}
 
 
-def without_policy(settings: RunSettings) -> Advisors:
+def without_policy(settings: RunConfig) -> MemoryModels:
     """Advisors for what comes before a policy, such as its demonstrations.
 
     The lexical judge stands for the policy, which knows nothing of its questions yet.
     """
-    return Advisors(Teacher() if settings.memory.judge == "policy" else None)
+    return MemoryModels(
+        JudgeExampleRecorder() if settings.memory.judge == "policy" else None
+    )
 
 
-def judgements(
-    advised: Advisors, policy: Any, settings: RunSettings, count: int
+def judge_demonstrations(
+    advised: MemoryModels, policy: Any, settings: RunConfig, count: int
 ) -> list[Segment]:
     """What teaches a built-in policy to judge, beside ``count`` segments to act.
 
@@ -118,10 +122,10 @@ def judgements(
     if judge is None or settings.policy.path:
         return []
     lessons = advised.judge.lessons(int(count * SHARE), settings.seed)
-    return segments(lessons, judge, policy.tokenizer)
+    return judge_segments(lessons, judge, policy.tokenizer)
 
 
-def make_advisors(policy: Any, settings: RunSettings, mesh: Any) -> Advisors:
+def make_memory_models(policy: Any, settings: RunConfig, mesh: Any) -> MemoryModels:
     """The advisors that the config asks for, over the model of ``policy``.
 
     Raises:
@@ -129,7 +133,7 @@ def make_advisors(policy: Any, settings: RunSettings, mesh: Any) -> Advisors:
     """
     judge = _judge(policy, settings, mesh)
     summarise = _summariser(policy, settings, mesh)
-    return Advisors(
+    return MemoryModels(
         judge,
         summarise,
         judge and judge.foresee,
@@ -137,7 +141,7 @@ def make_advisors(policy: Any, settings: RunSettings, mesh: Any) -> Advisors:
     )
 
 
-def _judge(policy: Any, settings: RunSettings, mesh: Any) -> PolicyJudge | None:
+def _judge(policy: Any, settings: RunConfig, mesh: Any) -> PolicyJudge | None:
     """mesh None: one that is asked for its questions only."""
     memory, multiple = settings.memory, row_multiple(mesh) if mesh else 1
     if memory.judge != "policy":
@@ -158,9 +162,7 @@ def _judge(policy: Any, settings: RunSettings, mesh: Any) -> PolicyJudge | None:
     )
 
 
-def _summariser(
-    policy: Any, settings: RunSettings, mesh: Any
-) -> PolicySummariser | None:
+def _summariser(policy: Any, settings: RunConfig, mesh: Any) -> PolicySummariser | None:
     memory = settings.memory
     if memory.summarise != "policy":
         return None
@@ -176,7 +178,7 @@ def _summariser(
     )
 
 
-def vocabulary(settings: RunSettings) -> tuple[list[str], list[str]]:
+def vocabulary(settings: RunConfig) -> tuple[list[str], list[str]]:
     """Texts and words that a built-in policy must know to advise; mostly none."""
     memory = settings.memory
     texts, words = [], []

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mempo_jax.envs.adapters.game import NO_MOVE, AdapterSettings, Game, GameEnv
+from mempo_jax.envs.adapters.game import NO_MOVE, AdapterConfig, Game, GameEnv
 from mempo_jax.envs.adapters.gymnasium_text import make_gymnasium
 from mempo_jax.envs.adapters.textarena_games import make_textarena
 from mempo_jax.envs.adapters.textworld import make_textworld
 from mempo_jax.envs.base import SeededSuite
-from mempo_jax.envs.tools import HungToolError, ToolSettings
+from mempo_jax.envs.tools import HungToolError, ToolConfig
 from mempo_jax.settings import ConfigError
 
 # Each gives a maker of games; it raises ConfigError where there is no such game.
-MAKERS: dict[str, Callable[[AdapterSettings], Callable[[str], Game]]] = {
+MAKERS: dict[str, Callable[[AdapterConfig], Callable[[str], Game]]] = {
     "gymnasium": make_gymnasium,
     "textarena": make_textarena,
     "textworld": make_textworld,
@@ -31,7 +31,7 @@ class AdapterSuite(SeededSuite):
     """
 
     def __init__(
-        self, name: str, settings: AdapterSettings, tools: ToolSettings, seed: int
+        self, name: str, settings: AdapterConfig, tools: ToolConfig, seed: int
     ) -> None:
         if not settings.id:
             raise ConfigError(
