@@ -13,7 +13,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "mempo_jax"
-MAX_FILE_LINES = 300
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70  # the docstring left out
 
 SHARED = {"types", "settings"}  # arrays' names and config errors: anyone may
@@ -28,9 +28,10 @@ MAY_IMPORT = {
     "rollout": {"models", "envs", "memory"},
     "evaluation": {"core", "memory", "envs", "models", "rollout"},
     "training": {"core", "memory", "envs", "models", "rollout", "evaluation"},
-    "report": {"core", "memory", "envs", "models", "rollout", "evaluation", "doctor"},
+    "report": {"core", "memory", "envs", "models", "rollout", "evaluation", "runs"},
     "planning": {"core", "models", "rollout", "training"},
-    "doctor": set(),
+    "runs": set(),
+    "doctor": {"runs"},
     "agent": {"memory", "envs", "models", "rollout", "training"},
 }
 # Which outside packages a part must not import.
@@ -41,6 +42,7 @@ FORBIDDEN = {
     "settings": JAX | EDGE | {"numpy"},
     "memory": JAX,
     "envs": JAX,
+    "runs": JAX,
     "doctor": JAX,
 }
 # Outside packages that one place alone may import (a folder or a file).
@@ -217,7 +219,8 @@ def test_what_is_imported_is_required_by_setup_py():
 
 def test_host_packages_start_without_jax():
     code = (
-        "import sys, mempo_jax.memory, mempo_jax.envs, mempo_jax.doctor;"
+        "import sys, mempo_jax.memory, mempo_jax.envs;"
+        "import mempo_jax.doctor, mempo_jax.runs;"
         "print(*sorted({'jax', 'flax', 'scann'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", code]
@@ -242,6 +245,7 @@ def test_host_packages_start_without_jax():
         ("mempo_jax/settings.py", "import numpy as np"),
         ("mempo_jax/doctor/x.py", "import jax"),
         ("mempo_jax/doctor/x.py", "from mempo_jax.training import metrics"),
+        ("mempo_jax/runs/x.py", "from mempo_jax.doctor import examine"),
     ],
 )
 def test_a_breach_of_a_wall_is_seen(name, source):
@@ -268,7 +272,7 @@ def test_what_the_walls_allow_is_no_breach(name, source):
         (place_breaches, "mempo_jax/training/state.py", "import orbax.checkpoint"),
         (place_breaches, "mempo_jax/rollout/x.py", "from flax import nnx"),
         (place_breaches, "mempo_jax/models/hf.py", "import torch"),
-        (rule_breaches, "a/x.py", "\n" * 301),
+        (rule_breaches, "a/x.py", "\n" * 601),
         (rule_breaches, "a/utils.py", ""),
         (rule_breaches, "a/x.py", "try:\n    pass\nexcept:\n    pass"),
         (rule_breaches, "a/x.py", "def f():\n" + "    pass\n" * 70),

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mempo_jax.doctor.columns import Columns
-from mempo_jax.doctor.table import Table
 from mempo_jax.report.markup import compact, element, escaped, single
 from mempo_jax.report.records import TOO_LARGE
+from mempo_jax.runs import Columns, Table
 
 PANELS: Mapping[str, Mapping[str, str]] = {  # metrics by panel, as the legend has them
     "success and reward": {"success": "success", "reward": "reward"},

@@ -7,10 +7,10 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from mempo_jax.doctor.table import Table
 from mempo_jax.report import curves
 from mempo_jax.report.choosing import Chosen, choose
 from mempo_jax.report.records import Lines, read_object
+from mempo_jax.runs import Table
 
 
 @dataclasses.dataclass(frozen=True)
