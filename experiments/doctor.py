@@ -1,10 +1,10 @@
-"""What ails a run: causes by name, with the figures, the field and the remedy.
+"""Names what is wrong with a run, with the figures, the field and the remedy.
 
     python -m experiments.doctor --workdir=RUN [--against=RUN2] [--json] [--strict]
 
-RUN may be under way. Causes are told before what follows from them, the worst first.
-With --against it is compared with another run: which fields differ, and at which step
-and in which figure the two part.
+RUN may be under way. Causes come before what follows from them, the worst first; a run
+without problems is called so, or too short to judge. With --against it is compared with
+another run: which fields differ, and at which step and in which figure the two part.
 
 Exit codes: 0, whatever was found; with --strict 1 where a problem or a warning was
 found; 2 where RUN is no run or its metrics cannot be read; 3 where the output cannot be
@@ -31,31 +31,38 @@ FOUND_EXIT = 1
 
 
 def main(command: Command) -> int:
-    from mempo_jax.doctor import NOTE, differences, examine, lines, read
+    from mempo_jax.doctor import differences, examine, lines, verdict
+    from mempo_jax.runs import read_run
 
     options = command.options
     if command.config is not None:
         raise ConfigError("--config: leave it out; that of --workdir is taken")
-    record = read(options.workdir)
-    other = read(options.against, "--against") if options.against else None
-    found = examine(record)
+    record = read_run(options.workdir)
+    other = read_run(options.against, "--against") if options.against else None
+    findings = examine(record)
     if other is not None:
-        found = [*differences(record, other), *found]
-    say(_json(options, record, found) if options.json else lines(found, record))
-    bad = any(finding.severity != NOTE for finding in found)
-    return FOUND_EXIT if options.strict and bad else 0
+        findings = [*differences(record, other), *findings]
+    summary = verdict(findings, record)
+    if options.json:
+        say(_json(options, record, summary, findings))
+    else:
+        say(lines(findings, record))
+    return FOUND_EXIT if options.strict and summary == "problems" else 0
 
 
-def _json(options: flags.FlagValues, record: Any, found: list[Any]) -> list[str]:
+def _json(
+    options: flags.FlagValues, record: Any, summary: str, findings: list[Any]
+) -> list[str]:
     steps = record.table.steps
-    made = {
+    report = {
         "workdir": options.workdir,
         "against": options.against or None,
         "steps": len(steps),
         "last_step": int(steps[-1]) if len(steps) else None,
-        "findings": [finding.to_json() for finding in found],
+        "verdict": summary,
+        "findings": [finding.to_json() for finding in findings],
     }
-    return [json.dumps(made, indent=1, allow_nan=False)]
+    return [json.dumps(report, indent=1, allow_nan=False)]
 
 
 if __name__ == "__main__":

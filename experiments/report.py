@@ -45,10 +45,11 @@ def main(command: Command) -> int:
     workdir = pathlib.Path(options.workdir)
     out = pathlib.Path(options.out) if options.out else workdir / "report.html"
 
-    from mempo_jax.doctor import examine, read
+    from mempo_jax.doctor import examine
     from mempo_jax.report.page import START, page, status
     from mempo_jax.report.records import read_run
     from mempo_jax.report.selection import select_groups
+    from mempo_jax.runs import read_run as read_record
 
     target = _target(out, START.encode())
 
@@ -63,7 +64,7 @@ def main(command: Command) -> int:
             "config.json, metrics.jsonl, trajectories/ there; see experiments.train"
         )
     try:
-        findings = examine(read(workdir))
+        findings = examine(read_record(workdir))
     except ConfigError:  # there is neither a config nor a metric, only trajectories
         findings = None
     size = _write(target, page(run, selection, findings))

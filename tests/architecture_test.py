@@ -82,6 +82,7 @@ FORBIDDEN = {
     "settings": JAX | EDGE | {"numpy"},
     "memory": JAX,
     "envs": JAX,
+    "runs": JAX,
     "doctor": JAX,
 }
 # Outside packages that one place alone may import (a folder or a file).
@@ -258,7 +259,8 @@ def test_what_is_imported_is_required_by_setup_py():
 
 def test_host_packages_start_without_jax():
     code = (
-        "import sys, mempo_jax.memory, mempo_jax.envs, mempo_jax.doctor;"
+        "import sys, mempo_jax.memory, mempo_jax.envs;"
+        "import mempo_jax.doctor, mempo_jax.runs;"
         "print(*sorted({'jax', 'flax', 'scann'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", code]
@@ -283,6 +285,7 @@ def test_host_packages_start_without_jax():
         ("mempo_jax/settings.py", "import numpy as np"),
         ("mempo_jax/doctor/x.py", "import jax"),
         ("mempo_jax/doctor/x.py", "from mempo_jax.training import metrics"),
+        ("mempo_jax/runs/x.py", "from mempo_jax.doctor import examine"),
     ],
 )
 def test_a_breach_of_a_wall_is_seen(name, source):

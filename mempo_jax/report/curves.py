@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mempo_jax.doctor.table import Table
 from mempo_jax.report.markup import compact
 from mempo_jax.report.records import TOO_LARGE
+from mempo_jax.runs import Table
 
 PANELS: Mapping[str, Mapping[str, str]] = {  # metrics by panel, as the legend has them
     "success and reward": {"success": "success", "reward": "reward"},

@@ -16,7 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from mempo_jax.doctor import NOTE, Finding
-from mempo_jax.doctor.table import ENOUGH
+from mempo_jax.doctor.findings import MIN_TREND_STEPS
 from mempo_jax.report import curves, groups, results
 from mempo_jax.report.evidence import KINDS, asked_questions, verdict
 from mempo_jax.report.lifelines import SIGNS
@@ -130,7 +130,7 @@ def diagnosis(run: RunFiles, findings: Sequence[Finding]) -> str:
     if any(finding.severity != NOTE for finding in findings):
         return f"The doctor found {', '.join(words)}."
     notes = f" ({', '.join(words)})" if words else ""
-    if len(run.metrics) < ENOUGH:
+    if len(run.metrics) < MIN_TREND_STEPS:
         return f"The doctor found no problems, and too few steps to judge by{notes}."
     return f"The doctor found no problems{notes}."
 

@@ -12,9 +12,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mempo_jax.doctor.columns import Columns
-from mempo_jax.doctor.table import Table
 from mempo_jax.memory import OpRecord
+from mempo_jax.runs import Columns, Table
 
 LATEST = 2**53  # steps from there on are not exact as floats
 TOO_LARGE = 1e300  # for sums of it to be finite

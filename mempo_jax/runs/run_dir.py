@@ -40,7 +40,10 @@ from mempo_jax.distributed.placement import pieces
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError, flatten
 
-PACKAGES = ("jax", "jaxlib", "numpy", "flax", "optax", "scann", "wordllama")
+PACKAGES = (
+    *("jax", "jaxlib", "numpy", "flax", "optax", "orbax-checkpoint"),
+    *("transformers", "tokenizers", "scann", "wordllama"),
+)
 
 
 def describe() -> dict[str, Any]:

@@ -5,8 +5,8 @@ import json
 import numpy as np
 
 from configs import base
-from mempo_jax.doctor import record as records
-from mempo_jax.doctor.table import Table
+from mempo_jax.doctor import examine
+from mempo_jax.runs import RunRecord, Table
 from mempo_jax.settings import flatten
 
 STEPS = 100
@@ -91,14 +91,19 @@ def healthy(steps=STEPS):
 
 
 def run(columns=None, *, steps=STEPS, fields=None, **kwargs):
-    """A ``Record``: healthy but for these columns (a number: in all steps)."""
-    made = healthy(steps)
+    """A ``RunRecord``: healthy but for these columns (a number: in all steps)."""
+    metrics = healthy(steps)
     for name, value in (columns or {}).items():
-        made[name] = np.broadcast_to(np.asarray(value, float), (steps,)).copy()
+        metrics[name] = np.broadcast_to(np.asarray(value, float), (steps,)).copy()
     done = {"steps": steps, "cold_start": {}, "trained": {}}
     kwargs = {"summary": done, "cold_start": {}} | kwargs
     settings = config(**({"train__steps": steps} | (fields or {})))
-    return records.Record(Table(np.arange(steps), made), settings, **kwargs)
+    return RunRecord(Table(np.arange(steps), metrics), settings, **kwargs)
+
+
+def by_name(record):
+    """The findings of a run by their names."""
+    return {finding.name: finding for finding in examine(record)}
 
 
 def write(place, rows, settings=None, end="\n"):

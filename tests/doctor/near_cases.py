@@ -4,7 +4,7 @@ columns, fields, the rest."""
 import numpy as np
 
 from tests.doctor.doctor_case import ramp, wobble
-from tests.doctor.sick_cases import BONUS_50, ends, flat, late
+from tests.doctor.sick_cases import ends, flat, late
 
 NEAR = {
     "no_steps": [{"steps": 1, "summary": {}}],
@@ -26,14 +26,16 @@ NEAR = {
             "columns": {"log_prob_gap": 0.03 + 0.01 * wobble()},
             "fields": {"train__max_log_prob_gap": 0.1},
         },
+        {"columns": {"importance_capped": 0.02}},
     ],
-    "stale_sampler": [{"columns": {"importance_capped": 0.02}}],
     "kl_blow_up": [
         {"columns": {"kl": np.where(late > 96, 50.0, 0.2)}},
         {"columns": {"kl": ramp(0.001, 0.9)}},  # far, and it brought success
     ],
     "lost_dialogue": [
         {"columns": {"kl_outside_ops": 0.4, "kl_ops": 0.02}},  # all of it is paid for
+        {"columns": {"kl_outside_ops": 0.8, "kl_ops": 0.4}},  # both drift alike
+        {"columns": {"kl": ramp(0.0, 0.7)}},
         {
             "columns": {"kl_outside_ops": 0.4, "kl_ops": 0.3},
             "fields": {"objective__kl_scope": "ops"},
@@ -73,7 +75,6 @@ NEAR = {
         {"columns": {"cut_turn_rate": np.where(late > 97, 0.4, 0.01)}},
     ],
     "malformed_ops": [{"columns": {"malformed_rate": np.where(late > 97, 0.4, 0.01)}}],
-    "penalties_at_floor": [{"columns": {"reward_weighted/malformed": -0.3}}],
     "memory_unused": [
         {"columns": {"ops_per_turn/write": ramp(0.4, 0.02)}},  # one in six, chosen well
         {
@@ -125,7 +126,6 @@ NEAR = {
     "advantages_zero": [{"columns": {"degenerate_groups": 0.9, "success": flat}}],
     "few_groups_teach": [{"columns": {"no_outcome_groups": 0.85}}],  # solved, mostly
     "learning_rate_ended": [{"fields": {"train__decay_steps": 95}}],
-    "bonus_ended": [{"fields": BONUS_50}],  # it had learnt
     "policy_hardly_moves": [{"columns": {"kl_first_update": 1e-6}}],  # and yet solved
     "reward_flat_loss_falls": [
         {

@@ -18,8 +18,6 @@ def ends(before, after):
     }
 
 
-BONUS_50 = {"credit__bonus_decay_steps": 50}
-
 SICK = {
     "no_steps": [{"steps": 0, "summary": {}}],
     "damaged_record": [{"broken_lines": 2}, {"repeated_steps": 1}],
@@ -37,8 +35,8 @@ SICK = {
     "sampler_gap": [
         {"columns": {"log_prob_gap": ramp(1e-5, 8e-4)}},
         {"columns": {"log_prob_gap": ramp(2e-5, 4e-4)}},
+        {"columns": {"importance_capped": 0.5}},
     ],
-    "stale_sampler": [{"columns": {"importance_capped": 0.5}}],
     "kl_blow_up": [
         {"columns": {"kl": ramp(0.1, 4.0)}},
         {"columns": {"kl": np.where(late < 80, 0.01, 0.9), "success": flat}},
@@ -49,6 +47,7 @@ SICK = {
             "fields": {"objective__kl_scope": "ops"},
         },
         {"columns": {"kl": ramp(0.0, 0.7)}, "fields": {"objective__kl_scope": "ops"}},
+        {"columns": {"kl_outside_ops": ramp(0.0, 0.8), "kl_ops": 0.02}},
     ],
     "entropy_explosion": [
         {"columns": {"entropy": ramp(0.1, 0.6, noise=0.02), "success": 0.9 - flat}},
@@ -85,14 +84,6 @@ SICK = {
         {"columns": {"cut_turn_rate": 0.2}},  # and yet solved
     ],
     "malformed_ops": [{"columns": {"malformed_rate": 0.3}}],
-    "penalties_at_floor": [
-        {
-            "columns": {
-                "reward_weighted/malformed": -0.3,
-                "reward_weighted/overflow": -0.2,
-            }
-        }
-    ],
     "memory_unused": [
         {"columns": {"ops_per_turn/write": ramp(0.4, 0.0), "success": flat}},
         {"fields": {"context__rule": "rolling"}},
@@ -140,7 +131,6 @@ SICK = {
         {"columns": {"no_outcome_groups": 0.85, "success": 0.2 + 0.1 * flat}}
     ],
     "learning_rate_ended": [{"fields": {"train__decay_steps": 50}}],
-    "bonus_ended": [{"fields": BONUS_50, "columns": {"success": flat}}],
     "policy_hardly_moves": [{"columns": {"kl_first_update": 1e-6, "success": flat}}],
     "reward_flat_loss_falls": [
         {

@@ -42,12 +42,13 @@ def test_a_sick_run_as_json(runs):
         f"--workdir={sick}", f"--against={place / 'well'}", "--json", "--strict"
     )
     assert (code, err) == (1, "")
-    said = json.loads(out)
-    assert said["steps"] == 40
-    assert said["last_step"] == 39
-    names = [found["name"] for found in said["findings"]]
+    report = json.loads(out)
+    assert report["steps"] == 40
+    assert report["last_step"] == 39
+    assert report["verdict"] == "problems"
+    names = [finding["name"] for finding in report["findings"]]
     assert names[:2] == ["runs_differ", "tasks_too_hard"]
-    hard = said["findings"][1]
+    hard = report["findings"][1]
     assert hard["severity"] == "problem"
     assert "sampling.group_size" in hard["fields"]
     assert hard["seen"][0] == {
@@ -62,7 +63,9 @@ def test_a_sick_run_as_json(runs):
 def test_a_healthy_run_on_screen(runs):
     code, out, err = doctor(f"--workdir={runs[0] / 'well'}", "--strict")
     assert (code, err) == (0, "")
-    assert out.startswith("Nothing found.")
+    assert out.startswith("No problems found in 40 steps.")
+    code, out, err = doctor(f"--workdir={runs[0] / 'well'}", "--json")
+    assert json.loads(out)["verdict"] == "no_problems"
 
 
 def test_what_is_no_run_is_one_line(tmp_path):
@@ -72,7 +75,7 @@ def test_what_is_no_run_is_one_line(tmp_path):
     assert "expected the directory of a run" in err
 
 
-def test_the_option_that_names_no_run_is_told(runs, tmp_path):
+def test_the_option_that_names_no_run_is_named(runs, tmp_path):
     code, out, err = doctor(f"--workdir={runs[0] / 'well'}", f"--against={tmp_path}")
     assert (code, out) == (2, "")
     assert err.startswith(f"error: --against={tmp_path}: expected the directory")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mempo_jax.doctor import NOTE, PROBLEM, WARNING, Finding, Seen
+from mempo_jax.doctor import NOTE, PROBLEM, WARNING, Figure, Finding
 from mempo_jax.report.page import page as page_of_run
 from mempo_jax.report.records import read_run
 from mempo_jax.report.selection import select_groups
@@ -324,7 +324,7 @@ def test_when_and_on_what_it_was_computed(tmp_path):
 
 
 def finding(severity, what="<what>"):
-    seen = (Seen("kl", 1.5, 3, 9), Seen("words", float("nan")))
+    seen = (Figure("kl", 1.5, 3, 9), Figure("words", float("nan")))
     return Finding("a_name", severity, what, "why", seen, ("do <this>",))
 
 

@@ -13,6 +13,8 @@ from mempo_jax.runs.run_dir import RunDir
 def test_versions_and_devices_are_named():
     got = run_dir.describe()
     assert got["jax"] == jax.__version__
+    for name in ("transformers", "tokenizers", "orbax-checkpoint"):
+        assert got[name][0].isdigit(), "they read text and weights"
     assert (got["backend"], got["devices"]) == ("cpu", jax.device_count())
     assert json.loads(json.dumps(got)) == got
 

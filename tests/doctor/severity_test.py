@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.doctor import examine
-from tests.doctor.doctor_case import ramp, run, wobble
+from tests.doctor.doctor_case import by_name, ramp, run, wobble
 from tests.doctor.sick_cases import ends, flat, late
 
 ROLLING = {"context__rule": "rolling"}
@@ -18,7 +18,7 @@ def case(columns=None, fields=None, **more):
 
 
 # name, arguments of ``doctor_case.run``, severity, words
-TOLD = [
+CASES = [
     (
         "failed_trajectories",
         case({"failed_trajectories": 8}, PER_STEP),
@@ -108,6 +108,21 @@ TOLD = [
         case({"write_only_rate": ramp(0.0, 0.8), "success": flat}),
         *("problem", "recalling was unlearnt"),
     ),
+    (
+        "lost_dialogue",
+        case({"kl_outside_ops": 0.4, "kl_ops": 0.02}, {"objective__kl_scope": "ops"}),
+        *("warning", "nothing pulls it back. config.objective.kl_scope is 'ops'"),
+    ),
+    (
+        "lost_dialogue",
+        case({"kl_outside_ops": 0.8, "kl_ops": 0.02, "success": flat}),
+        *("warning", "KL 0.8 a token. All tokens pay for distance"),
+    ),
+    (
+        "lost_dialogue",
+        case({"kl_outside_ops": 0.8, "kl_ops": 0.02}),
+        *("note", "All tokens pay for distance"),
+    ),
     ("memory_unused", case({"ops_per_turn/write": 0.0}), "note", "solved without it"),
     (
         "memory_unused",
@@ -187,18 +202,20 @@ TOLD = [
 ]
 
 
-def test_a_loss_that_falls_by_its_kl_alone_asks_for_less_of_it():
+def test_a_loss_that_falls_asks_for_less_kl_or_for_more():
+    name = "config.objective.kl_coef"
     for columns, by_kl in ((FALLS, False), (FALLS | FALLS_BY_KL, True)):
-        found = {each.name: each for each in examine(run(columns))}
-        named = found["reward_flat_loss_falls"].fields
-        assert ("objective.kl_coef" in named) == by_kl
+        findings = by_name(run(columns))
+        remedies = " ".join(findings["reward_flat_loss_falls"].remedies)
+        assert (f"lower {name}" in remedies) == by_kl
+        assert (f"raise {name}" in remedies) == (not by_kl)
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "severity", "words"),
-    [pytest.param(*row, id=f"{row[0]}-{n}") for n, row in enumerate(TOLD)],
+    ("name", "arguments", "severity", "words"),
+    [pytest.param(*row, id=f"{row[0]}-{n}") for n, row in enumerate(CASES)],
 )
-def test_how_grave_and_why(name, given, severity, words):
-    [found] = [each for each in examine(run(**given)) if each.name == name]
-    assert found.severity == severity
-    assert words in f"{found.what} {found.why}"
+def test_severity_and_explanation(name, arguments, severity, words):
+    [finding] = [each for each in examine(run(**arguments)) if each.name == name]
+    assert finding.severity == severity
+    assert words in f"{finding.what} {finding.why}"

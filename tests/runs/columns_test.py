@@ -5,16 +5,16 @@ import tracemalloc
 
 import numpy as np
 
-from mempo_jax.doctor.columns import Columns
+from mempo_jax.runs import Columns
 
 ROWS, METRICS = 4000, 50
 
 
 def table(*rows):
-    return table_of(rows)
+    return table_from(rows)
 
 
-def table_of(rows):
+def table_from(rows):
     columns = Columns()
     for number, row in enumerate(rows):
         assert len(columns) == number
@@ -55,7 +55,7 @@ def test_rows_are_not_kept():
     rows = ({"step": n} | dict.fromkeys(names, n + 0.5) for n in range(ROWS))
     tracemalloc.start()
     try:
-        got = table_of(rows)
+        got = table_from(rows)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
