@@ -123,6 +123,12 @@ class Agent:
         return self._bank
 
     @property
+    def words(self) -> frozenset[str] | None:
+        """The words and signs that the policy knows; None for a language model, whose
+        tokens can spell any text."""
+        return self._tokenizer.words()
+
+    @property
     def suite(self) -> TaskSuite:
         """The tasks of the config, made when first asked for."""
         if self._suite is None:
@@ -134,6 +140,7 @@ class Agent:
         task: Task | Environment | str,
         *,
         greedy: bool = False,
+        temperature: float | None = None,
         seed: int = 0,
         on_turn: Callable[[Episode], None] | None = None,
     ) -> Trajectory:
@@ -145,6 +152,7 @@ class Agent:
             shown once (several, or with a goal: ``TextTask``).
           greedy: the likeliest token always; else drawn as in training. A task that is
             run again gets other draws.
+          temperature: of the draws, in place of that of training; 0 is greedy.
           seed: starts an environment; a task of the suite has its own.
           on_turn: called in each turn once its ops are done and before the environment
             moves; ``episode.actions[-1]`` and ``episode.bank.log`` tell what happened.
@@ -166,6 +174,8 @@ class Agent:
         foresee = self._advised.foresee
         collector = Collector(self._engine, self._tokenizer, make, limit, foresee)
         decoding = make_decoding(self.settings, greedy=greedy)
+        if temperature is not None and not greedy:
+            decoding = dataclasses.replace(decoding, temperature=temperature)
         [trajectory] = collector.run([job], decoding)
         self._bank, self._runs = bank, self._runs + 1
         if self._directory is not None:

@@ -262,6 +262,7 @@ class BankHistory(BankView):
 
 _RATE_WARNING = 0.30
 _RATE_LEAST_WRITES = 20  # accepted writes before the merge rate means anything
+_SHOWN_ENTRIES = 50  # the newest ones, where a bank is printed
 
 
 class Bank(BankHistory):
@@ -273,6 +274,23 @@ class Bank(BankHistory):
     nothing has changed. A step is a turn index of this task, from 0. It may go
     backwards; the log keeps the order in which ops ran.
     """
+
+    def __repr__(self) -> str:
+        return (
+            f"<Bank {self.trajectory_id!r}: {len(self)} of {len(self._table)} entries "
+            f"active, {len(self.log)} ops logged>"
+        )
+
+    def __str__(self) -> str:
+        """The entries, the newest last, each on one line; see ``Entry.__str__``."""
+        cap = self.config.capacity
+        limit = f", at most {cap} at a time" if cap else ""
+        lines = [f"{len(self)} of {len(self._table)} entries active{limit}"]
+        entries = self.entries
+        hidden = max(0, len(entries) - _SHOWN_ENTRIES)
+        if hidden:
+            lines.append(f"      {hidden} older ones are left out; see Bank.entries")
+        return "\n".join([*lines, *map(str, entries[-_SHOWN_ENTRIES:])])
 
     @classmethod
     def from_texts(
