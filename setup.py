@@ -9,6 +9,12 @@ SCANN_PLATFORM = (
     'and platform_python_implementation == "CPython" and python_version < "3.14"'
 )
 
+# In a checkout the launchers and configs are folders of their own, short to type. A
+# wheel holds them within the package: `experiments` and `configs` are names that any
+# other project may want.
+FOLDERS = {"mempo_jax.launchers": "experiments", "mempo_jax.configs": "configs"}
+LIBRARY = find_packages(include=["mempo_jax", "mempo_jax.*"], exclude=FOLDERS)
+
 setup(
     name="mempo_jax",
     version="0.1.0",
@@ -18,8 +24,13 @@ setup(
     ),
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["mempo_jax", "mempo_jax.*"]),
-    package_data={"mempo_jax.report": ["templates/*"]},
+    packages=[*LIBRARY, *FOLDERS],
+    package_dir=FOLDERS,
+    package_data={
+        "mempo_jax": ["py.typed"],
+        "mempo_jax.report": ["templates/*"],
+    },
+    entry_points={"console_scripts": ["mempo = mempo_jax.launchers.__main__:main"]},
     install_requires=[
         "absl-py>=2.3,<3",
         "bm25s>=0.3.16,<0.4",

@@ -10,7 +10,7 @@ gone. README has the expected figures.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from mempo_jax.configs import base
 
 
 def get_config() -> ConfigDict:

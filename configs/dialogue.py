@@ -11,7 +11,7 @@ takes 70 to 280 turns. The summary reports each category of questions apart.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from mempo_jax.configs import base
 
 
 def get_config() -> ConfigDict:

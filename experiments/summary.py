@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from .naming import command_line
 
 ROWS = {
     "success_sampled": "success, sampled",
@@ -70,6 +73,27 @@ def closing(
         files["policy_best/"] = what
     lines += [f"  {name:15}{what}" for name, what in files.items()]
     return lines
+
+
+def next_commands(workdir: str) -> list[str]:
+    """What to do after a run that has ended, as lines for a shell in this folder.
+
+    Args:
+      workdir: the run's directory, as it was given.
+
+    Returns:
+      For each command a line that says what it does, and the command below it.
+    """
+    run, policy = f"--workdir={workdir}", f"--policy={Path(workdir, 'policy')}"
+    page = Path(workdir, "report.html")
+    return [
+        f"next, see the run as one page, {page}:",
+        f"  {command_line('report', run)}",
+        "or compare it with rules that learn nothing:",
+        f"  {command_line('evaluate', run)}",
+        "or talk with the policy:",
+        f"  {command_line('chat', policy)}",
+    ]
 
 
 def _cell(estimate: Mapping[str, Any]) -> str:

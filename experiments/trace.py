@@ -37,11 +37,12 @@ def main(command: Command) -> int:
     settings = from_config(command.config.to_dict())
     path = _policy_path(command.options) or settings.policy.path
 
-    from experiments.transcript import transcript
     from mempo_jax.builders.engines import make_collector, make_run_mesh
     from mempo_jax.builders.suites import make_suite
     from mempo_jax.rollout.collect import Job
     from mempo_jax.rollout.http_client import ServerError
+
+    from .transcript import transcript
 
     suite, mesh = make_suite(settings), make_run_mesh(settings)
     policy = _policy(path, suite, settings, mesh)
@@ -74,9 +75,10 @@ def _policy_path(options: flags.FlagValues) -> str:
 
 
 def _policy(path, suite, settings, mesh):
-    from experiments.progress import Bars
     from mempo_jax.builders.policies import load_policy, make_nano
     from mempo_jax.training.cold_start import cold_start
+
+    from .progress import Bars
 
     if path:
         print(f"policy: {path}\n")

@@ -78,8 +78,6 @@ def _run(command: Command, stop: Any) -> int:
 
 
 def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> int:
-    from experiments.progress import Bars
-    from experiments.summary import closing, table
     from mempo_jax.distributed import hosts
     from mempo_jax.distributed.hosts import RunStopped
     from mempo_jax.envs.reward import RewardError
@@ -88,6 +86,9 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
     from mempo_jax.runs.metrics_writer import read_metric_rows as read_metrics
     from mempo_jax.training.checkpoints import CheckpointError
     from mempo_jax.training.run import run
+
+    from .progress import Bars
+    from .summary import closing, next_commands, table
 
     _say_ended(settings, config, workdir)
     bars = Bars()
@@ -113,8 +114,9 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
         return 0
     metrics = pathlib.Path(workdir) / "metrics.jsonl"
     steps = read_metrics(metrics) if metrics.is_file() else []
-    lines = [*table(summary), *closing(summary, steps[-1] if steps else None, workdir)]
-    print("\n".join(lines))
+    last = steps[-1] if steps else None
+    lines = [*table(summary), *closing(summary, last, workdir)]
+    print("\n".join([*lines, *next_commands(workdir)]))
     return 0
 
 

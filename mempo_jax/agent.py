@@ -23,6 +23,7 @@ from mempo_jax.config import RunConfig, from_config
 from mempo_jax.envs import Environment, Episode, Question, StepResult, Task, TaskSuite
 from mempo_jax.memory import Bank, BankConfig
 from mempo_jax.rollout.collect import Collector, Job
+from mempo_jax.rollout.sampler import Decoding
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError
 
@@ -123,6 +124,12 @@ class Agent:
         return self._bank
 
     @property
+    def words(self) -> frozenset[str] | None:
+        """The words and signs that the policy knows; None for a language model, whose
+        tokens can spell any text."""
+        return self._tokenizer.words()
+
+    @property
     def suite(self) -> TaskSuite:
         """The tasks of the config, made when first asked for."""
         if self._suite is None:
@@ -134,6 +141,7 @@ class Agent:
         task: Task | Environment | str,
         *,
         greedy: bool = False,
+        temperature: float | None = None,
         seed: int = 0,
         on_turn: Callable[[Episode], None] | None = None,
     ) -> Trajectory:
@@ -145,6 +153,7 @@ class Agent:
             shown once (several, or with a goal: ``TextTask``).
           greedy: the likeliest token always; else drawn as in training. A task that is
             run again gets other draws.
+          temperature: of the draws, in place of that of training; 0 is greedy.
           seed: starts an environment; a task of the suite has its own.
           on_turn: called in each turn once its ops are done and before the environment
             moves; ``episode.actions[-1]`` and ``episode.bank.log`` tell what happened.
@@ -167,6 +176,13 @@ class Agent:
         collector = Collector(self._engine, self._tokenizer, make, limit, foresee)
         sampling = self.settings.sampling
         decoding = sampling.greedy if greedy else sampling
+        if temperature is not None and not greedy:
+            decoding = Decoding(
+                temperature,
+                sampling.top_p,
+                sampling.top_k,
+                sampling.max_new_tokens,
+            )
         [trajectory] = collector.run([job], decoding)
         self._bank, self._runs = bank, self._runs + 1
         if self._directory is not None:

@@ -131,6 +131,23 @@ def test_each_turn_is_told_once_its_ops_are_done(agent):
     assert turns[-1][2] == len(made.log)
 
 
+def test_a_trajectory_prints_what_happened_and_its_repr_is_short(agent):
+    made = agent.run(TextTask(["one", "two three"], goal="find"))
+    lines = str(made).splitlines()
+    assert lines[0] == "task TextTask/run/0, goal: find; done"
+    shown = "\n".join(lines)
+    for turn, text in enumerate(("one", "two")):
+        assert f"turn {turn}/8 memory {turn}" in shown
+        assert f"  says   <mem_write> {text}</mem_write>" in shown
+        assert f'write, new, entries {turn}, reward 0.00: "{text}"' in shown
+    assert lines[-2].startswith("  end    answers: no answer; reward ")
+    assert max(map(len, lines)) <= 100
+    total = f"{made.reward.total:.2f}"
+    assert repr(made) == (
+        f"<Trajectory TextTask/run/0, sample 0: done, turns 2, ops 2, reward {total}>"
+    )
+
+
 def test_a_fault_of_the_environment_costs_its_task_only(agent):
     class Broken(ScriptedEnv):
         def step(self, action, *, final=False):

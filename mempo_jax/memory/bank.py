@@ -34,6 +34,7 @@ from mempo_jax.memory.store import EntryTable, check_bank
 _MADE = (OpOutcome.NEW, OpOutcome.MERGED)
 _RATE_WARNING = 0.30
 _RATE_LEAST_WRITES = 20  # accepted writes before the merge rate means anything
+_SHOWN_ENTRIES = 50  # the newest ones, where a bank is printed
 
 
 class Bank:
@@ -77,6 +78,23 @@ class Bank:
         self.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
         self._start(self._table_of(()))
         self._gates = gates.Gates(config, make_judge(config.judge, judge), summarise)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Bank {self.trajectory_id!r}: {len(self)} of {len(self._table)} entries "
+            f"active, {len(self.log)} ops logged>"
+        )
+
+    def __str__(self) -> str:
+        """The entries, the newest last, each on one line; see ``Entry.__str__``."""
+        cap = self.config.capacity
+        limit = f", at most {cap} at a time" if cap else ""
+        lines = [f"{len(self)} of {len(self._table)} entries active{limit}"]
+        entries = self.entries
+        hidden = max(0, len(entries) - _SHOWN_ENTRIES)
+        if hidden:
+            lines.append(f"      {hidden} older ones are left out; see Bank.entries")
+        return "\n".join([*lines, *map(str, entries[-_SHOWN_ENTRIES:])])
 
     @classmethod
     def from_texts(

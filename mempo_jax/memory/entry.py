@@ -10,6 +10,8 @@ import enum
 
 import numpy as np
 
+_SHOWN_CHARS = 160  # of a text, where an entry is shown on one line
+
 
 class Status(enum.StrEnum):
     """ACTIVE entries are recalled; the others are tombstones, still readable."""
@@ -51,6 +53,21 @@ class Entry:
     reason: Reason = Reason.NONE
     merged_into: int = -1
     parents: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """One line: id, what became of it, how often it was recalled, what it says."""
+        text = " ".join(full_text(self.title, self.text).split())
+        if len(text) > _SHOWN_CHARS:
+            text = f"{text[:_SHOWN_CHARS]}..."
+        recalls = f"recalled {self.access_count}x"
+        return f"{self.id:4}  {self._fate():18}  {recalls:14}  {text}"
+
+    def _fate(self) -> str:
+        if self.reason == Reason.SUPERSEDED:
+            return f"superseded by {self.merged_into}"
+        if self.status == Status.MERGED:
+            return f"merged into {self.merged_into}"
+        return str(self.reason if self.reason == Reason.EVICTED else self.status)
 
     def facts(self) -> tuple:
         """Everything but the embedding, in field order."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerFast
 
 from mempo_jax.models.chat import (
@@ -200,6 +201,14 @@ class Tokenizer:
     def vocabulary(self) -> dict[str, int]:
         """Ids by token, added tokens included."""
         return self._backend.get_vocab(with_added_tokens=True)
+
+    def words(self) -> frozenset[str] | None:
+        """The words and signs that it knows, if its tokens are words as in ``nano``;
+        None if they are parts of words, which can spell any text."""
+        if not isinstance(self._backend.model, WordPiece):
+            return None
+        tokens = (t for t in self.vocabulary() if re.fullmatch(r" ?\w+|[^\w\s]", t))
+        return frozenset(token.strip() for token in tokens)
 
     def ids_containing(self, texts: Iterable[str]) -> tuple[int, ...]:
         """Sorted ids of the tokens whose own piece contains one of ``texts``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -109,9 +110,17 @@ def _rounded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[round(float(value), DIGITS) for value in row] for row in rows]
 
 
-@dataclasses.dataclass
+WIDTH = 100  # columns of a trajectory as text
+LABEL = 9  # of them in front of a text
+INDENT = " " * LABEL
+
+
+@dataclasses.dataclass(repr=False)
 class Trajectory:
-    """One run of one task by one policy; see the fields of ``Episode``."""
+    """One run of one task by one policy; see the fields of ``Episode``.
+
+    ``print`` shows what happened, turn by turn; ``repr`` stays on one line.
+    """
 
     task: Task
     sample: int
@@ -147,6 +156,26 @@ class Trajectory:
     @property
     def score(self) -> float:
         return self.reward.raw["task"] if self.reward is not None else 0.0
+
+    def __repr__(self) -> str:
+        total = "none" if self.reward is None else f"{self.reward.total:.2f}"
+        return (
+            f"<Trajectory {self.task.id}, sample {self.sample}: {self.status}, "
+            f"turns {len(self.actions)}, ops {len(self.log)}, reward {total}>"
+        )
+
+    def __str__(self) -> str:
+        head = f"task {self.task.id}, goal: {self.goal or 'none'}; {self.status}"
+        return "\n".join([*_wrapped("", head), *self.lines()])
+
+    def lines(self) -> Iterator[str]:
+        """What each turn saw, said and did to memory, and the outcome, as text.
+
+        Returns:
+          Lines of at most 100 columns.
+        """
+        yield from _turns(self)
+        yield from _outcome(self)
 
     def to_json(self) -> dict[str, Any]:
         """The JSONL form that the run directory keeps."""
@@ -197,3 +226,62 @@ class Trajectory:
 def _op_json(record: OpRecord) -> dict[str, Any]:
     fields = dataclasses.asdict(record)
     return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+
+def _turns(trajectory: Trajectory) -> Iterator[str]:
+    by_turn: dict[int, list[OpRecord]] = {}
+    for record in trajectory.log:
+        by_turn.setdefault(record.turn, []).append(record)
+    for turn, seen in enumerate(trajectory.observations):
+        yield ""
+        yield from _text("sees", seen)
+        if turn >= len(trajectory.actions):
+            continue
+        yield from _text("says", trajectory.actions[turn])
+        rewards = trajectory.turn_reward
+        reward = rewards[turn] if turn < len(rewards) else 0.0
+        for record in by_turn.get(turn, ()):
+            yield from op_lines(record, reward)
+
+
+def op_lines(record: OpRecord, reward: float | None = None) -> Iterator[str]:
+    """An op and what came of it; reward: of its turn, None where it has none yet."""
+    ids = ", ".join(str(i) for i in record.entry_ids) or "none"
+    head = f"  op     turn {record.turn}, {record.kind}, {record.outcome}"
+    text = f"entries {ids}"
+    text += f", reward {reward:.2f}" if reward is not None else ""
+    text += f", error {record.error}" if record.error else ""
+    text += f", evicts {', '.join(map(str, record.evicted))}" if record.evicted else ""
+    text += f': "{record.text}"' if record.text else ""
+    yield from _wrapped(f"{head}, ", text)
+
+
+def _outcome(trajectory: Trajectory) -> Iterator[str]:
+    yield ""
+    if trajectory.failure is not None:
+        yield from _wrapped("  failed ", trajectory.failure)
+    answers = ", ".join(repr(answer) for answer in trajectory.answers) or "no answer"
+    yield from _wrapped("  end    ", f"answers: {answers}; {_reward(trajectory)}")
+
+
+def _reward(trajectory: Trajectory) -> str:
+    if trajectory.reward is None:
+        return "no reward"
+    parts = trajectory.reward.weighted.items()
+    named = ", ".join(f"{name} {value + 0.0:.2f}" for name, value in parts)
+    return f"reward {trajectory.reward.total:.2f} ({named})"
+
+
+def _text(label: str, text: str) -> Iterator[str]:
+    head = f"  {label:{LABEL - 2}}"
+    for line in text.splitlines() or [""]:
+        yield from _wrapped(head, line)
+        head = INDENT
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    """``text`` behind ``head``, cut at spaces where it can be; at least one line."""
+    lines = textwrap.wrap(
+        " ".join(text.split()), WIDTH, initial_indent=head, subsequent_indent=INDENT
+    )
+    return lines or [head.rstrip()]

@@ -1,6 +1,7 @@
 """The bank: recall, deletion, views, forks, log."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -263,3 +264,33 @@ def test_a_title_is_one_line_and_a_blank_one_none():
     bank.write("rome is a city", title=" \n", step=1)
     assert [entry.title for entry in bank.entries] == ["about ann", None]
     assert bank.summary().titles == ("about ann",)
+
+
+def test_a_bank_prints_what_became_of_each_entry(static):
+    bank = Bank(BankConfig(capacity=3), static, "today")
+    bank.write("the code of the gate is 4711", step=0)
+    bank.write("the code of the gate is 4712", step=1)
+    bank.write("ann likes tea", title="drinks", step=2)
+    bank.write("ben lives in Rome", step=3)
+    bank.write("long " * 200, step=4)
+    bank.recall("tea", k=1, step=5)
+    bank.delete([2], step=6)
+    head, *rows = str(bank).splitlines()
+    assert head == "2 of 5 entries active, at most 3 at a time"
+    assert [re.split(" {2,}", row.strip()) for row in rows[:4]] == [
+        ["0", "superseded by 1", "recalled 0x", "the code of the gate is 4711"],
+        ["1", "evicted", "recalled 0x", "the code of the gate is 4712"],
+        ["2", "deleted", "recalled 1x", "drinks: ann likes tea"],
+        ["3", "active", "recalled 0x", "ben lives in Rome"],
+    ]
+    assert rows[4].endswith("long ...")
+    assert max(map(len, rows)) < 220
+    assert repr(bank) == "<Bank 'today': 2 of 5 entries active, 7 ops logged>"
+
+
+def test_a_large_bank_prints_its_newest_entries(static):
+    texts = [f"fact {number}" for number in range(70)]
+    lines = str(Bank.from_texts(texts, BankConfig(capacity=0), static)).splitlines()
+    assert lines[0] == "70 of 70 entries active"
+    assert lines[1].strip() == "20 older ones are left out; see Bank.entries"
+    assert [lines[2].split()[0], lines[-1].split()[0]] == ["20", "69"]

@@ -8,6 +8,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as BackendTokenizer
 from transformers import PreTrainedTokenizerFast
 
+from mempo_jax.models.nano import build_nano
 from mempo_jax.models.tokenizer import Tokenizer
 
 CHATML = (
@@ -125,6 +126,14 @@ def test_ids_containing_finds_glued_tokens():
     found = TOKENIZER.ids_containing(["</"])
     assert [TOKENIZER.decode([number]) for number in found] == ["</"]
     assert TOKENIZER.ids_containing(["</act>"]) == ()
+
+
+def test_a_vocabulary_of_words_is_known_and_one_of_parts_spells_all():
+    words = build_nano(["where is the key?"], ["ann", "42"]).words()
+    assert {"where", "key", "ann", "42", "?", "7"} <= words
+    assert not [word for word in words if "<" in word or word != word.strip()]
+    assert "zebra" not in words
+    assert TOKENIZER.words() is None
 
 
 def test_saved_and_loaded_it_is_the_same(tmp_path):
