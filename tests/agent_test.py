@@ -1,7 +1,6 @@
 """An agent at work: tasks of any kind, one bank over all of them, on disk or not."""
 
 import functools
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from mempo_jax.envs import EpisodeStatus, Task
 from mempo_jax.memory import Bank, BankFileError, make_embedder
 from mempo_jax.settings import ConfigError
 from tests.envs.scripted_env import ScriptedEnv
-from tests.experiments.process import ROOT, finish, start
+from tests.experiments.process import ROOT, environment, finish, start
 from tests.policy_case import config, save_policy
 from tests.rollout.tiny import ScriptedEngine
 
@@ -209,14 +208,11 @@ def test_where_the_config_is_found(tmp_path, policy):
         Agent.from_pretrained(tmp_path, config=other)
 
 
-def test_a_killed_process_loses_no_task_that_was_saved(policy, tmp_path):
+def test_a_killed_process_loses_no_task_that_was_saved(policy, tmp_path, compiled):
     """Three tasks in processes of their own; the first is killed within its third."""
-    bank, cache = tmp_path / "bank", tmp_path / "compiled"
+    bank = tmp_path / "bank"
     command = [sys.executable, "-c", KILLED, str(policy), str(bank)]
-    env = dict(os.environ, JAX_COMPILATION_CACHE_DIR=str(cache))
-    env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    env["PYTHONPATH"] = str(ROOT)
-    env.pop("XLA_FLAGS")
+    env = environment(compiled, devices=1) | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     first, second = map(int, done.stdout.split())
@@ -224,7 +220,7 @@ def test_a_killed_process_loses_no_task_that_was_saved(policy, tmp_path):
     saved.check_valid()
     assert first < len(saved.entries) == second
     words = (f"--policy={policy}", f"--bank={bank}", "--greedy")
-    talk = start(cache, "chat", *words, stdin=subprocess.PIPE)
+    talk = start(compiled, "chat", *words, stdin=subprocess.PIPE)
     talk.stdin.write("one two three\n\nfour\n")
     code, out, err = finish(talk)
     assert code == 0, err

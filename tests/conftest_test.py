@@ -1,7 +1,8 @@
-"""Which tests run: data tests where a folder is named, parity tests on demand."""
+"""Which tests run, and how well XLA compiles for them."""
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 
 CONFTEST = pathlib.Path(__file__).with_name("conftest.py")
 TESTS = """
+import os
+
 import pytest
 
 def test_plain():
@@ -21,6 +24,11 @@ def test_data(data_dir):
 @pytest.mark.parity
 def test_parity():
     pass
+
+def test_flags():
+    flags = os.environ["XLA_FLAGS"].split()
+    assert "--xla_force_host_platform_device_count=8" in flags
+    print(*flags)
 """
 
 
@@ -32,39 +40,64 @@ def run_pytest(tmp_path):
         "[pytest]\npython_files = *_test.py\nmarkers =\n  data: x\n  parity: y\n"
     )
 
-    def run(*arguments, data=None):
-        env = {k: v for k, v in os.environ.items() if k != "MEMPO_DATA_DIR"}
+    def run(*arguments, data=None, **variables):
+        ours = ("MEMPO_DATA_DIR", "MEMPO_FULL_COMPILE", "XLA_FLAGS")
+        env = {k: v for k, v in os.environ.items() if k not in ours} | variables
         if data is not None:
             env["MEMPO_DATA_DIR"] = str(data)
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
         done = subprocess.run(
             command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
         )
-        return done.returncode, (done.stdout + done.stderr).strip().splitlines()[-1]
+        return done.returncode, done.stdout + done.stderr
 
     return run
 
 
-def test_by_default_both_kinds_are_deselected_not_skipped(run_pytest):
-    code, summary = run_pytest()
-    assert code == 0
-    assert "1 passed, 2 deselected" in summary
+def test_by_default_marked_tests_are_deselected_not_skipped(run_pytest):
+    code, printed = run_pytest()
+    assert code == 0, printed
+    assert "2 passed, 2 deselected" in printed
+    assert "left out, by their marks: 1 data, 1 parity" in printed
+
+
+def test_the_workers_of_xdist_leave_out_and_count_the_same(run_pytest):
+    code, printed = run_pytest("-n1", "--dist=loadfile")
+    assert code == 0, printed
+    assert "2 passed" in printed
+    assert "left out, by their marks: 1 data, 1 parity" in printed
 
 
 def test_a_named_folder_turns_data_tests_on(run_pytest, tmp_path):
     (tmp_path / "facts.txt").write_text("facts")
-    code, summary = run_pytest(data=tmp_path)
-    assert code == 0
-    assert "2 passed, 1 deselected" in summary
+    code, printed = run_pytest(data=tmp_path)
+    assert code == 0, printed
+    assert "3 passed, 1 deselected" in printed
 
 
 def test_a_missing_folder_fails(run_pytest, tmp_path):
-    code, summary = run_pytest(data=tmp_path / "absent")
+    code, printed = run_pytest(data=tmp_path / "absent")
     assert code == pytest.ExitCode.USAGE_ERROR
-    assert "there is no such folder" in summary
+    assert "there is no such folder" in printed
 
 
 def test_parity_on_demand(run_pytest):
-    code, summary = run_pytest("-m", "parity")
-    assert code == 0
-    assert "1 passed, 2 deselected" in summary
+    code, printed = run_pytest("-m", "parity")
+    assert code == 0, printed
+    assert "1 passed, 3 deselected" in printed
+
+
+@pytest.mark.parametrize(
+    ("variables", "levels"),
+    [
+        ({}, ["0"]),
+        ({"MEMPO_FULL_COMPILE": "1"}, []),
+        ({"JAX_PLATFORMS": "cuda,cpu"}, []),
+        ({"XLA_FLAGS": "--xla_backend_optimization_level=3"}, ["3"]),
+    ],
+    ids=["by default", "as in training", "on a GPU", "flags of one's own"],
+)
+def test_how_well_xla_compiles(run_pytest, variables, levels):
+    code, printed = run_pytest("-s", "-k", "flags", **variables)
+    assert code == 0, printed
+    assert re.findall(r"optimization_level=(\d)", printed) == levels

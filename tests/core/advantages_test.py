@@ -30,6 +30,16 @@ def test_hand_numbers():
     )
 
 
+def test_huge_rewards_keep_their_units():
+    reward = [[-3e30, 3e30]]  # their squares are above any float32
+    np.testing.assert_allclose(
+        group_normalise(reward, divide_by_std=False), reward, rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        group_normalise(reward, eps=3e30), [[-0.5, 0.5]], rtol=1e-5
+    )
+
+
 def test_unbiased_std_divides_by_one_less_and_warns():
     reward = np.array([[1.0, 3.0, 1.0, 3.0]])
     with pytest.warns(UserWarning, match="learning rate"):

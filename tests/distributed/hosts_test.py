@@ -9,12 +9,13 @@ import pytest
 from benchmarks import _processes
 from mempo_jax.distributed import hosts
 from mempo_jax.settings import ConfigError
+from tests.experiments.process import environment
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
+def both(compiled):
     """What each of two processes with four devices saw in ``hosts_case``."""
-    env = _processes.environment(tmp_path_factory.mktemp("compiled"), devices=4)
+    env = environment(compiled, devices=4)
     started = _processes.start("tests.distributed.hosts_case", (), 2, env)
     ended = _processes.finish(started)
     for code, _, err in ended:
@@ -125,7 +126,7 @@ def test_others_that_do_not_come_are_told_of_in_one_line(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", code.format(given)],
         cwd=_processes.ROOT,
-        env=_processes.environment(tmp_path, devices=1),
+        env=environment(tmp_path, devices=1),
         capture_output=True,
         text=True,
         check=False,

@@ -29,9 +29,8 @@ def test_what_does_not_fit_is_one_line():
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory):
-    cache = tmp_path_factory.mktemp("compiled")
-    code, out, err = python_m(cache, "plan", TINY, "--device=v5e-2", "--json")
+def planned(compiled):
+    code, out, err = python_m(compiled, "plan", TINY, "--device=v5e-2", "--json")
     assert code == 0, err
     return json.loads(out)
 

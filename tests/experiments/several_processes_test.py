@@ -10,7 +10,7 @@ import pytest
 from benchmarks import _processes
 from mempo_jax.models import hf
 from mempo_jax.runs.metrics_writer import read_metric_rows
-from tests.experiments.process import TINY
+from tests.experiments.process import TINY, environment
 
 STEPS = 3
 TRAIN = "experiments.train"
@@ -29,15 +29,10 @@ def words(workdir, *more):
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory, cache):
+def alone(tmp_path_factory, compiled):
     """The directory of a run of one process on one device."""
     workdir = tmp_path_factory.mktemp("alone") / "run"
-    env = _processes.environment(cache, devices=1)
+    env = environment(compiled, devices=1)
     [(code, _, err)] = _processes.finish(
         _processes.start(TRAIN, words(workdir), 1, env)
     )
@@ -46,11 +41,11 @@ def alone(tmp_path_factory, cache):
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory, cache):
+def killed(tmp_path_factory, compiled):
     """The directory of a run of two, one of which was killed amid the steps, and how
     the other one ended."""
     workdir = tmp_path_factory.mktemp("pair") / "run"
-    env = _processes.environment(cache, devices=1)
+    env = environment(compiled, devices=1)
     both = _processes.start(TRAIN, words(workdir, "--config.train.steps=2"), 2, env)
     record, limit = workdir / "metrics.jsonl", time.monotonic() + 1_200
     while not record.is_file() or not record.read_text():
@@ -72,11 +67,11 @@ def test_the_death_of_one_process_ends_the_others(killed):
     assert not (workdir / "summary.json").exists()
 
 
-def test_what_a_killed_run_saved_is_continued_to_the_same_end(alone, killed, cache):
+def test_what_a_killed_run_saved_is_continued_to_the_same_end(alone, killed, compiled):
     workdir, _ = killed
     # On another mesh, by another number of processes; benchmarks.processes --faults
     # lets the same number continue.
-    env = _processes.environment(cache, devices=4)
+    env = environment(compiled, devices=4)
     more = words(workdir, "--config.mesh.fsdp=2")
     [(code, out, err)] = _processes.finish(_processes.start(TRAIN, more, 1, env))
     assert code == 0, err

@@ -14,14 +14,9 @@ from tests.experiments.process import TINY, python_m
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory, cache):
+def policy(tmp_path_factory, compiled):
     out = tmp_path_factory.mktemp("made") / "policy"
-    code, said, err = python_m(cache, "cold_start", TINY, f"--out={out}")
+    code, said, err = python_m(compiled, "cold_start", TINY, f"--out={out}")
     assert code == 0, err
     assert str(out) in said
     return out
@@ -33,8 +28,8 @@ def ops(out):
     return re.findall(form, out, flags=re.MULTILINE)
 
 
-def test_a_policy_is_traced(cache, policy):
-    code, out, err = python_m(cache, "trace", TINY, f"--policy={policy}")
+def test_a_policy_is_traced(compiled, policy):
+    code, out, err = python_m(compiled, "trace", TINY, f"--policy={policy}")
     assert (code, err) == (0, "")
     assert f"policy: {policy}" in out
     assert len(re.findall("^=== trajectory", out, flags=re.MULTILINE)) == 3
@@ -43,8 +38,8 @@ def test_a_policy_is_traced(cache, policy):
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_without_a_policy_one_is_made(cache, policy):
-    code, out, err = python_m(cache, "trace", TINY, "--task=3")
+def test_without_a_policy_one_is_made(compiled, policy):
+    code, out, err = python_m(compiled, "trace", TINY, "--task=3")
     assert code == 0
     assert "no --policy: making one by a cold start of 30 steps" in err
     assert "task ledger/test/3" in out

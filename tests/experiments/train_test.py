@@ -19,6 +19,7 @@ from mempo_jax.training import run
 from tests.experiments.process import TINY, finish, python_m, start
 
 STEPS = 12
+BRIEF = ("--config.train.cold_start_steps=4", "--config.train.eval_tasks=3")
 MEASURES = {
     *("success_sampled", "success_greedy", "write_precision"),
     *("tokens_total", "tokens_peak"),
@@ -40,15 +41,10 @@ def words(workdir, *more):
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, cache):
+def whole(tmp_path_factory, compiled):
     """A run that nothing interrupted: its directory and what it printed."""
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    code, out, err = python_m(cache, "train", *words(workdir))
+    code, out, err = python_m(compiled, "train", *words(workdir))
     assert code == 0, err
     return workdir, out, err
 
@@ -127,10 +123,12 @@ def test_the_policy_is_a_hugging_face_directory(whole):
     assert min(jax.tree.leaves(moved)) > 0, "every parameter should have been trained"
 
 
-def test_the_same_command_again_does_nothing_over(whole, cache):
+def test_the_same_command_again_does_nothing_over(whole, compiled):
     workdir, out, _ = whole
     before = (workdir / "summary.json").stat().st_mtime_ns
-    code, again, err = python_m(cache, "train", *words(workdir, "--config.mesh.data=1"))
+    code, again, err = python_m(
+        compiled, "train", *words(workdir, "--config.mesh.data=1")
+    )
     assert code == 0
     assert again == out
     assert "compiling" not in err
@@ -160,25 +158,27 @@ def stop(process, file, number, after):
     ("number", "code"),
     [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0), (signal.SIGINT, 130)],
 )
-def test_a_stopped_run_continues_to_the_same_end(whole, cache, tmp_path, number, code):
+def test_a_stopped_run_continues_to_the_same_end(
+    whole, compiled, tmp_path, number, code
+):
     workdir = tmp_path / "run"
-    process = start(cache, "train", *words(workdir))
+    process = start(compiled, "train", *words(workdir))
     got, _, err = stop(process, workdir / "metrics.jsonl", number, after=3)
     assert got == code
     assert "Traceback" not in err
     if number != signal.SIGKILL:
         assert "the same command continues" in err.splitlines()[-1]
     assert not (workdir / "summary.json").exists()
-    assert python_m(cache, "train", *words(workdir))[0] == 0
+    assert python_m(compiled, "train", *words(workdir))[0] == 0
     steps = [row["step"] for row in read_metric_rows(workdir / "metrics.jsonl")]
     assert steps == list(range(STEPS))
     ours, theirs = final_params(workdir), final_params(whole[0])
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 
-def test_sigterm_in_the_cold_start_is_one_line(cache, tmp_path):
+def test_sigterm_in_the_cold_start_is_one_line(compiled, tmp_path):
     endless = "--config.train.cold_start_steps=1000000"
-    process = start(cache, "train", *words(tmp_path / "run", endless))
+    process = start(compiled, "train", *words(tmp_path / "run", endless))
     claimed = tmp_path / "run" / "config.json"
     code, out, err = stop(process, claimed, signal.SIGTERM, after=1)
     assert (code, out) == (0, "")
@@ -186,22 +186,22 @@ def test_sigterm_in_the_cold_start_is_one_line(cache, tmp_path):
     assert "Traceback" not in err
 
 
-def test_more_steps_continue_and_fewer_are_refused(cache, tmp_path):
+def test_more_steps_continue_and_fewer_are_refused(compiled, tmp_path):
     workdir = tmp_path / "run"
     for steps, begins in ((2, 0), (3, 2)):
-        said = words(workdir, f"--config.train.steps={steps}")
-        assert python_m(cache, "train", *said)[0] == 0
+        said = words(workdir, f"--config.train.steps={steps}", *BRIEF)
+        assert python_m(compiled, "train", *said)[0] == 0
         rows = read_metric_rows(workdir / "metrics.jsonl")
         assert len(rows) == steps > begins
-    said = words(workdir, "--config.train.steps=1")
-    code, _, err = python_m(cache, "train", *said)
+    said = words(workdir, "--config.train.steps=1", *BRIEF)
+    code, _, err = python_m(compiled, "train", *said)
     assert code == 2
     assert "config.train.steps: expected at least 3" in err
 
 
-def test_training_that_cannot_go_on_is_one_line(cache, tmp_path):
-    said = words(tmp_path / "run", "--config.train.max_log_prob_gap=1e-30")
-    code, out, err = python_m(cache, "train", *said)
+def test_training_that_cannot_go_on_is_one_line(compiled, tmp_path):
+    said = words(tmp_path / "run", "--config.train.max_log_prob_gap=1e-30", *BRIEF)
+    code, out, err = python_m(compiled, "train", *said)
     assert (code, out) == (3, "")
     assert err.splitlines()[-1].startswith("error: log-prob gap")
     assert "Traceback" not in err
@@ -285,10 +285,10 @@ def test_the_workdir_of_another_run_is_one_line(capsys, whole):
     assert "holds a run with another config: seed is 0 there and 5 here" in error
 
 
-def test_a_wrong_field_is_refused_before_jax_is_loaded(cache, tmp_path, monkeypatch):
+def test_a_wrong_field_is_refused_before_jax_is_loaded(compiled, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # names what is imported
     said = words(tmp_path / "run", "--config.sampling.grup_size=4")
-    code, out, err = python_m(cache, "train", *said)
+    code, out, err = python_m(compiled, "train", *said)
     assert (code, out) == (2, "")
     imported = re.findall(r"^import time:.*\| +(\S+)\n", err, re.MULTILINE)
     assert "ml_collections" in imported
