@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,10 +27,12 @@ import jax
 from jax.sharding import Mesh
 
 from mempo_jax.builders import memory_models
+from mempo_jax.builders.suites import play_expert
 from mempo_jax.config import RunConfig, complete_saved
 from mempo_jax.distributed import hosts, placement
 from mempo_jax.distributed.placement import fetch, on_mesh, place_params
 from mempo_jax.envs import TaskSuite, derived_seed
+from mempo_jax.envs.base import OwnSuite
 from mempo_jax.memory import OpError, error_message
 from mempo_jax.models import hf, lora, stream
 from mempo_jax.models.decoder import LanguageModel
@@ -75,6 +78,9 @@ def read_json(file: pathlib.Path) -> dict[str, Any]:
             "copy it again from the run, or give a config"
         )
     return complete_saved(config, str(file))
+
+
+EXPERT_TASKS = 16  # played for the words that an environment's own expert says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +168,7 @@ def make_nano(suite: TaskSuite, settings: RunConfig) -> Policy:
     ]
     numbers = [str(n) for n in range(settings.sampling.max_turns + 1)]
     asked, answers = memory_models.vocabulary(settings)
-    words = [*suite.vocabulary(), *numbers, *answers]
+    words = [*suite.vocabulary(), *numbers, *answers, *_expert_words(suite, settings)]
     tokenizer = build_nano([*texts, *asked], words)
     config = nano_config(
         tokenizer,
@@ -177,6 +183,19 @@ def make_nano(suite: TaskSuite, settings: RunConfig) -> Policy:
     params = jax.jit(model.init)(key)
     stored = jax.tree.map(lambda p: p.astype(settings.policy.param_dtype), params)
     return Policy(config, model, tokenizer, stored)
+
+
+def _expert_words(suite: TaskSuite, settings: RunConfig) -> list[str]:
+    """Words that an environment's own expert says, and those that answer it.
+
+    Its suite cannot know them: it only sees tasks in which nobody acts.
+    """
+    if not (isinstance(suite, OwnSuite) and suite.has_expert):
+        return []
+    texts: list[str] = []
+    for episode in play_expert(suite, settings, EXPERT_TASKS, write_rate=1.0):
+        texts += [*episode.actions, *episode.observations]
+    return sorted({word for text in texts for word in re.findall(r"\w+", text)})
 
 
 def _model(config: DecoderConfig, settings: RunConfig) -> LanguageModel:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from mempo_jax.builders import memory_models
 from mempo_jax.builders.memory_models import MemoryModels
 from mempo_jax.config import EnvConfig, RunConfig
-from mempo_jax.envs import Episode, ScriptedPolicy, Task, TaskSuite, check_repeatable
+from mempo_jax.envs import (
+    EnvironmentFault,
+    Episode,
+    ScriptedPolicy,
+    Task,
+    TaskSuite,
+    check_repeatable,
+    derived_seed,
+)
 from mempo_jax.envs.adapters import ADAPTERS, AdapterSuite
 from mempo_jax.envs.babi import BabiSuite
 from mempo_jax.envs.base import own_suite
@@ -42,7 +54,7 @@ def make_suite(settings: RunConfig) -> TaskSuite:
     elif env.name in ADAPTERS:
         suite = _adapter_suite(settings)
     elif ":" in env.name:
-        suite = own_suite(env.name, settings.seed)
+        suite = own_suite(env.name, settings.seed, settings.episode().limits())
     else:
         suite = BabiSuite(env.babi, env.data_dir, settings.seed)
     check_repeatable(suite, [suite.task("train", i) for i in range(2)])
@@ -80,12 +92,60 @@ def _check_call_limits(env: EnvConfig) -> None:
         )
 
 
-def make_expert(suite: TaskSuite, settings: RunConfig) -> ScriptedPolicy:
-    """Who demonstrates: the suite's expert, in the form that the context rule asks."""
-    expert, context = suite.expert(), settings.context
+def make_expert(
+    suite: TaskSuite, settings: RunConfig, write_rate: float | None = None
+) -> ScriptedPolicy:
+    """Who demonstrates: the suite's expert, in the form that the context rule asks.
+
+    Args:
+      write_rate: probability of each note; None: the one that demonstrations use.
+    """
+    expert, context = suite.expert(write_rate), settings.context
     if context.rule == "rolling":
         return RollingExpert(expert, context.rolling_lines, settings.memory)
     return expert
+
+
+def play_expert(
+    suite: TaskSuite, settings: RunConfig, count: int, write_rate: float | None
+) -> Iterator[Episode]:
+    """Plays the first training tasks with the suite's expert; none is trained on.
+
+    Args:
+      suite: the tasks, and the expert.
+      settings: of the run.
+      count: number of tasks.
+      write_rate: probability of each note; None: the one that demonstrations use.
+
+    Yields:
+      The episode of each task, at its end.
+
+    Raises:
+      ConfigError: the environment raised, or broke its contract otherwise.
+    """
+    episodes = make_episodes(suite, settings)
+    expert = make_expert(suite, settings, write_rate)
+    for index in range(count):
+        task = suite.task("train", index)
+        rng = np.random.default_rng(derived_seed("expert", task.seed, index))
+        with faults_named(), warnings.catch_warnings():
+            # A bank that everything is written to merges much; nothing is to be tuned.
+            warnings.simplefilter("ignore", UserWarning)
+            episode = episodes(task, f"expert-{task.id}")
+            while not episode.done and episode.observe() is not None:
+                episode.act(expert(episode.situation(), rng))
+        yield episode
+
+
+@contextlib.contextmanager
+def faults_named() -> Iterator[None]:
+    """Turns a fault of an environment during a demonstration into a ConfigError."""
+    try:
+        yield
+    except EnvironmentFault as error:
+        raise ConfigError(
+            f"config.env.name: a demonstration failed: {error}"
+        ) from error
 
 
 def make_episodes(

@@ -493,8 +493,9 @@ class BabiSuite:
                     words.update(re.findall(r"\w+", line.answer or ""))
         return sorted(words | {"question"})
 
-    def expert(self) -> ScriptedPolicy:
-        return BabiExpert(self.settings.write_rate, self.settings.tasks)
+    def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        rate = self.settings.write_rate if write_rate is None else write_rate
+        return BabiExpert(rate, self.settings.tasks)
 
 
 def _load(data_dir: str, task: int, split: str, max_lines: int) -> list[Story]:

@@ -7,8 +7,13 @@ so the rewards of an episode add up to ``score()``.
 Tasks that are a seed each, for environments that draw all they show from it.
 
 Among them environments of one's own: ``config.env.name = "package.module:Name"`` names
-a class, or a function without arguments, that gives an ``Environment``. It may have an
-attribute ``moves``: texts that demonstrations choose from at random.
+a class, or a function without arguments, that gives an ``Environment``. Beyond that
+protocol it may have
+
+``expert(seen, rng)``  a method that demonstrates the task: the text of one turn, from
+                       what the policy sees (a ``Situation``)
+``write_rate``         how many of the expert's writes demonstrations keep, 0 to 1
+``moves``              texts that demonstrations choose from, if there is no expert
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mempo_jax.envs.own_experts import UNKNOWN, WRITE_RATE, CheckedExpert, GenericExpert
+from mempo_jax.memory import BankConfig, Limits
 from mempo_jax.settings import ConfigError
 
 
@@ -117,6 +124,7 @@ class Situation:
     queries: tuple[str, ...]
     goal: str = ""
     block: str = ""  # that the context rule "rolling" carries along
+    turn: int = 0  # from 0; a recall takes a turn of its own
 
 
 ScriptedPolicy = Callable[[Situation, np.random.Generator], str]
@@ -141,8 +149,12 @@ class TaskSuite(Protocol):
         """Words that observations, questions and answers may use."""
         ...
 
-    def expert(self) -> ScriptedPolicy:
-        """Demonstrates the *form* of acting, blind to what is worth remembering."""
+    def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        """Demonstrates the *form* of acting, blind to what is worth remembering.
+
+        Args:
+          write_rate: probability of each note; None: the one that demonstrations use.
+        """
         ...
 
 
@@ -176,8 +188,10 @@ def derived_seed(*parts: int | str) -> int:
 SPLITS = ("train", "test")
 WORDS_OF_TASKS = 16  # whose texts give the vocabulary
 MAX_TURNS = 64  # of each of them, without a move
-WRITE_RATE = 0.5  # of demonstrations
 MAX_NOTE_WORDS = 24
+# Of an environment of one's own: a word in an eighth of the tasks is missed by 64 in a
+# row once in 5,000 times.
+QUIET_TASKS, MOST_TASKS = 64, 512
 
 
 class SeededSuite:
@@ -221,8 +235,9 @@ class SeededSuite:
             texts += self._texts(self.make(task), task.seed)
         return sorted({word for text in texts for word in re.findall(r"\w+", text)})
 
-    def expert(self) -> ScriptedPolicy:
-        return FormExpert(self._moves)
+    def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        rate = WRITE_RATE if write_rate is None else write_rate
+        return FormExpert(self._moves, rate)
 
     def _texts(self, env: Environment, seed: int) -> Iterator[str]:
         yield env.reset(seed)
@@ -240,12 +255,12 @@ class FormExpert:
     It knows nothing of the task, and shows the form of acting only.
     """
 
-    def __init__(self, moves: tuple[str, ...]) -> None:
-        self._moves = moves
+    def __init__(self, moves: tuple[str, ...], write_rate: float = WRITE_RATE) -> None:
+        self._moves, self._write_rate = moves, write_rate
 
     def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
         said = ""
-        if rng.random() < WRITE_RATE:
+        if rng.random() < self._write_rate:
             words = re.sub(r"[<>]", " ", situation.observation).split()
             said = f"<mem_write> {' '.join(words[:MAX_NOTE_WORDS])}</mem_write>"
         if not self._moves:
@@ -253,8 +268,112 @@ class FormExpert:
         return f"{said}<act> {self._moves[rng.integers(len(self._moves))]}</act>"
 
 
-def own_suite(path: str, seed: int) -> SeededSuite:
+class OwnSuite(SeededSuite):
+    """Tasks of an environment of one's own, with its expert or the generic one.
+
+    Args:
+      make: makes the environment.
+      path: "package.module:Name", as in ``config.env.name``.
+      limits: of a turn, for the texts of the expert.
+
+    Raises:
+      ConfigError: ``moves``, ``expert`` or ``write_rate`` is not what it should be.
+    """
+
+    def __init__(
+        self, make: Callable[[], Environment], path: str, seed: int, limits: Limits
+    ) -> None:
+        self._field, self._limits = f"config.env.name = {path!r}", limits
+        # Never reset, so that its expert cannot look up what it should remember.
+        blind: Any = make()
+        moves = getattr(blind, "moves", ())
+        if isinstance(moves, str):  # its letters would be the moves
+            raise self._fault(f"expected moves as a tuple of texts, got {moves!r}")
+        self._own_expert = getattr(blind, "expert", None)
+        if self._own_expert is not None and not callable(self._own_expert):
+            raise self._fault(
+                f"expected expert as a method, expert(seen, rng), got "
+                f"{self._own_expert!r}"
+            )
+        self._write_rate = getattr(blind, "write_rate", WRITE_RATE)
+        numeric = isinstance(self._write_rate, int | float)
+        if not numeric or not 0 <= self._write_rate <= 1:
+            raise self._fault(
+                f"expected write_rate as a number from 0 to 1, got {self._write_rate!r}"
+            )
+        name = path.partition(":")[2]
+        super().__init__(name, lambda split: make(), seed, key=path, moves=tuple(moves))
+
+    @property
+    def has_expert(self) -> bool:
+        """Whether the environment brings an expert of its own."""
+        return self._own_expert is not None
+
+    def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        rate = self._write_rate if write_rate is None else write_rate
+        if self._own_expert is not None:
+            return CheckedExpert(self._own_expert, self._field, self._limits, rate)
+        endings, tag = self._endings(), self._answer_tag()
+        return GenericExpert(self._moves, endings=endings, tag=tag, write_rate=rate)
+
+    def vocabulary(self) -> list[str]:
+        """Words of ``moves``, and of tasks until no more come up, if nobody moves."""
+        texts = [*self._moves, UNKNOWN]
+        found = {word for text in texts for word in re.findall(r"\w+", text)}
+        quiet = 0
+        for index in range(MOST_TASKS):
+            task = self.task("train", index)
+            texts = self._texts(self.make(task), task.seed)
+            new = {word for text in texts for word in re.findall(r"\w+", text)} - found
+            found |= new
+            quiet = 0 if new else quiet + 1
+            if quiet == QUIET_TASKS:
+                break
+        return sorted(found)
+
+    def _endings(self) -> frozenset[str]:
+        """Observations before the end of the first tasks, if none contains a "?"."""
+        last = set()
+        for index in range(WORDS_OF_TASKS):
+            task = self.task("train", index)
+            first, _, *others = self._texts(self.make(task), task.seed)
+            seen = [first, *others]
+            ended = len(seen) <= MAX_TURNS
+            shown = seen[:-1] if ended else seen
+            if any("?" in text for text in shown):
+                return frozenset()
+            last |= set(shown[-1:] if ended else ())
+        return frozenset(last)
+
+    def _answer_tag(self) -> str:
+        """The op that answers the questions, if the environment knows some."""
+        task = self.task("train", 0)
+        env = self.make(task)
+        env.reset(task.seed)
+        asked = env.questions() if hasattr(env, "questions") else ()
+        kinds = {question.kind for question in asked}
+        return kinds.pop() if len(kinds) == 1 else "act"
+
+    def _texts(self, env: Environment, seed: int) -> Iterator[str]:
+        try:
+            yield from super()._texts(env, seed)
+        except Exception as error:  # code of somebody else may raise anything
+            raise self._fault(
+                f"a task without a move (step('') in each turn, seed {seed}) raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _fault(self, what: str) -> ConfigError:
+        return ConfigError(f"{self._field}: {what}")
+
+
+def own_suite(path: str, seed: int, limits: Limits | None = None) -> OwnSuite:
     """The suite of ``package.module:Name``.
+
+    Args:
+      path: a class, or a function without arguments, that gives an ``Environment``.
+      seed: of the run.
+      limits: of a turn; None: those of a bank with its defaults.
 
     Raises:
       ConfigError: there is no such thing, or what it gives is no Environment.
@@ -284,8 +403,4 @@ def own_suite(path: str, seed: int) -> SeededSuite:
             f"{field}: expected an Environment (mempo_jax.envs.Environment), "
             f"{type(env).__name__} lacks {', '.join(missing)}"
         )
-    moves = getattr(env, "moves", ())
-    if isinstance(moves, str):  # its letters would be the moves
-        raise ConfigError(f"{field}: expected moves as a tuple of texts, got {moves!r}")
-    moves = tuple(moves)
-    return SeededSuite(name, lambda split: made(), seed, key=path, moves=moves)
+    return OwnSuite(made, path, seed, limits or Limits.of(BankConfig()))

@@ -342,8 +342,9 @@ class DialogueSuite:
                 words.update(re.findall(r"\w+", f"{asked.text} {asked.answer}"))
         return sorted(words)
 
-    def expert(self) -> ScriptedPolicy:
-        return DialogueExpert(self.settings.write_rate, self._max_ops)
+    def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        rate = self.settings.write_rate if write_rate is None else write_rate
+        return DialogueExpert(rate, self._max_ops)
 
     def _tell(self, sample: int) -> tuple[ToldConversation, str]:
         talk = self._places[sample].read()

@@ -94,7 +94,7 @@ class Episode:
         """For scripted policies: the observation and what this turn's recalls gave."""
         goal, block = self.env.goal, self._context.block
         recalls = tuple(self._recalled), tuple(self._queries)
-        return Situation(self._observation, *recalls, goal, block)
+        return Situation(self._observation, *recalls, goal, block, self.turn)
 
     def observe(self, measure: Measure = lambda view: 0) -> View | None:
         """What the policy sees now; None, and OVERFLOW, where no context fits."""

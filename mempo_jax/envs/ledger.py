@@ -224,8 +224,9 @@ class LedgerSuite:
         verdicts = (YES, NO) if self.settings.thought == "match" else ()
         return [*NAMES, *TOPICS, *VALUES, *extra, *verdicts]
 
-    def expert(self) -> ScriptedPolicy:
-        return LedgerExpert(self.settings.write_rate, self.settings.thought)
+    def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        rate = self.settings.write_rate if write_rate is None else write_rate
+        return LedgerExpert(rate, self.settings.thought)
 
 
 class LedgerExpert:

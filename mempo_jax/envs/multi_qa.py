@@ -457,9 +457,10 @@ class MultiQaSuite:
             yield passage.title
             yield passage.text
 
-    def expert(self) -> ScriptedPolicy:
+    def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
         s = self.settings
-        return MultiQaExpert(self._source.find, s.write_rate, s.hops, s.note_chars)
+        rate = s.write_rate if write_rate is None else write_rate
+        return MultiQaExpert(self._source.find, rate, s.hops, s.note_chars)
 
 
 ASCII = "".join(map(chr, range(33, 127)))

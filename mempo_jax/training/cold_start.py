@@ -21,7 +21,7 @@ import numpy as np
 from mempo_jax.builders.engines import batch_shapes
 from mempo_jax.builders.memory_models import judge_demonstrations, without_policy
 from mempo_jax.builders.policies import Policy, adapt
-from mempo_jax.builders.suites import make_episodes, make_expert
+from mempo_jax.builders.suites import faults_named, make_episodes, make_expert
 from mempo_jax.config import RunConfig
 from mempo_jax.distributed.hosts import RunStopped, Stop, Stopped
 from mempo_jax.distributed.placement import to_host
@@ -34,6 +34,7 @@ from mempo_jax.rollout.time_limits import nothing
 from mempo_jax.runs.run_dir import identity
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.checkpoints import Checkpoints
+from mempo_jax.training.demonstration_scores import DemonstrationScores, expert_ceiling
 from mempo_jax.training.demonstrations import recorded, scripted
 from mempo_jax.training.state import cold_start_optimiser, state_from_params
 from mempo_jax.training.step import RunAheadLimit, TrainPrograms
@@ -129,21 +130,30 @@ def demonstration_segments(
     train = settings.train
     advised = without_policy(settings)
     episodes = make_episodes(suite, settings, advised)
+    scores, newest = DemonstrationScores(suite, settings), []
+    ceiling = None
 
     def make(task: Task):
-        return episodes(task, f"demonstration-{task.id}", variant=task.index)
+        newest[:] = [
+            episodes(task, f"demonstration-{task.id}", variant=task.index)
+        ]  # its score is read when it has ended
+        return newest[0]
 
     if train.demonstrations_path:
         made = recorded(train.demonstrations_path, suite.task, make, policy.tokenizer)
     else:
         tasks = [suite.task("train", i) for i in range(train.demonstrations)]
+        ceiling = expert_ceiling(suite, settings, progress)
         expert = make_expert(suite, settings)
         made = scripted(make, tasks, expert, policy.tokenizer)
     segments: list[Segment] = []
-    for count, more in enumerate(made, start=1):
-        segments += more
-        if count % 16 == 0 or count == train.demonstrations:
-            progress("demonstrations", count, train.demonstrations, {})
+    with faults_named():
+        for count, more in enumerate(made, start=1):
+            segments += more
+            scores.add(newest[0], more)
+            if count % 16 == 0 or count == train.demonstrations:
+                figures = {"score": round(scores.mean, 3)}
+                progress("demonstrations", count, train.demonstrations, figures)
     if not segments:
         if train.demonstrations_path:
             raise ConfigError(
@@ -154,6 +164,7 @@ def demonstration_segments(
             "config.context.max_context_tokens: expected room for the first turn of a "
             f"task, got {settings.context.max_context_tokens}: no demonstration fits"
         )
+    scores.check(ceiling)
     return segments + judge_demonstrations(advised, policy, settings, len(segments))
 
 

@@ -105,7 +105,8 @@ def test_the_summary_of_a_run(whole):
 
 def test_nothing_but_progress_and_advice_on_the_error_stream(whole):
     lines = whole[2].replace("\r", "\n").splitlines()
-    stages = ("demonstrations", "cold start", "compiling", "evaluating", "training")
+    stages = ("expert", "demonstrations", "cold start")
+    stages += ("compiling", "evaluating", "training")
     known = (*stages, "warning: config.sampling.group_size = 4")
     assert [x for x in lines if x.strip() and not x.startswith(known)] == []
     assert sum(line.startswith("warning") for line in lines) == 1

@@ -242,6 +242,6 @@ def test_the_scripted_policy_sees_observation_recalls_and_goal():
     demonstrate(make_episode(env), policy, TOKENIZER, 0)
     assert seen == [
         Situation("first", (), (), env.goal),
-        Situation("first", (), ("one",), env.goal),
-        Situation("second", (), (), env.goal),
+        Situation("first", (), ("one",), env.goal, turn=1),
+        Situation("second", (), (), env.goal, turn=2),
     ]

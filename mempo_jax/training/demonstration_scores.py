@@ -1,0 +1,196 @@
+"""What demonstrations score: said before a policy is trained on them.
+
+A cold start on demonstrations that never solve the task teaches the form of acting and
+nothing else; training then waits for a first success by chance.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mempo_jax.builders.suites import play_expert
+from mempo_jax.config import RunConfig
+from mempo_jax.distributed import hosts
+from mempo_jax.envs import EnvironmentFault, Episode, TaskSuite
+from mempo_jax.envs.adapters import ADAPTERS
+from mempo_jax.envs.base import OwnSuite
+from mempo_jax.envs.reward import RewardError
+from mempo_jax.rollout.segments import Segment
+from mempo_jax.settings import ConfigError
+
+CEILING = "expert, everything remembered"  # a stage of the run's progress
+CEILING_TASKS = 32
+MOST_LINES = 1_000  # of a block of the context rule "rolling", as good as no limit
+FEWEST = 16  # demonstrations or questions; fewer may all fail by chance
+UNKNOWN_WORD = "<unk>"  # that the built-in policy reads instead
+SMALL_SHARE = 0.1  # of demonstrations that score; below it there is a warning
+
+
+class DemonstrationScores:
+    """Collects the scores of demonstrations, and complains about those of no use.
+
+    Args:
+      suite: the tasks that are demonstrated.
+      settings: of the run.
+    """
+
+    def __init__(self, suite: TaskSuite, settings: RunConfig) -> None:
+        self._suite, self._settings = suite, settings
+        own = isinstance(suite, OwnSuite) and suite.has_expert
+        self._own_expert = own and not settings.train.demonstrations_path
+        self.scores: list[float] = []
+        self._by_category: dict[str, list[float]] = collections.defaultdict(list)
+        self._longest, self._unknown = 0, ""
+
+    @property
+    def share(self) -> float:
+        """Share of the demonstrations that score anything."""
+        return sum(score > 0 for score in self.scores) / max(len(self.scores), 1)
+
+    @property
+    def mean(self) -> float:
+        """Mean score of the demonstrations."""
+        return sum(self.scores) / max(len(self.scores), 1)
+
+    def add(self, episode: Episode, segments: Sequence[Segment] = ()) -> None:
+        """Notes one demonstration that has ended.
+
+        Raises:
+          ConfigError: the environment's score is no number in [0, 1], or raised.
+        """
+        env: Any = episode.env
+        try:
+            self.scores.append(episode.reward().raw["task"])
+        except (EnvironmentFault, RewardError) as error:
+            raise ConfigError(f"a demonstration: {error}") from error
+        questions = env.questions() if hasattr(env, "questions") else ()
+        categories = [c for q in questions for c in q.parts or (q.category,)]
+        scores = getattr(env, "question_scores", tuple)()
+        for category, score in zip(categories, scores):
+            self._by_category[category].append(score)
+        for action in episode.actions:
+            if UNKNOWN_WORD in action:
+                self._unknown = action
+        for segment in segments:
+            turns = np.asarray(segment.turn_id)[np.asarray(segment.is_action, bool)]
+            self._longest = max(self._longest, *np.bincount(turns), 0)
+
+    def check(self, ceiling: float | None) -> None:
+        """Warns of demonstrations that hardly score, or that are too long to be said.
+
+        Args:
+          ceiling: what the expert scores if it remembers everything; None: unknown.
+
+        Raises:
+          ConfigError: an environment's own expert scored nothing at all, or says more
+            in a turn than the policy can.
+        """
+        if isinstance(self._suite, OwnSuite):
+            self._check_texts()
+        count = len(self.scores)
+        if count < FEWEST:
+            return
+        name = self._settings.env.name
+        unsolved = sorted(
+            f"{category} (0 of {len(scores)} questions)"
+            for category, scores in self._by_category.items()
+            if category and len(scores) >= FEWEST and not any(scores)
+        )
+        if unsolved:
+            _warn(
+                f"config.env.name = {name!r}: no demonstration answers a question of "
+                f"{', '.join(unsolved)}; the cold start cannot show how",
+            )
+        if self.share >= SMALL_SHARE:
+            return
+        scored = sum(score > 0 for score in self.scores)
+        what = f"{scored} of {count} demonstrations score anything"
+        if ceiling is not None:
+            what += f" (the expert scores {ceiling:.2f} if it remembers everything)"
+        if self._own_expert and not scored and ceiling == 0:
+            raise ConfigError(
+                f"config.env.name = {name!r}: {what}; mend its expert(), or set "
+                "config.train.cold_start_steps=0 to train without demonstrations"
+            )
+        _warn(
+            f"config.env.name = {name!r}: {what}; the cold start can hardly show how "
+            f"the task is solved. {_remedy(self._suite)}",
+        )
+
+    def _check_texts(self) -> None:
+        name, most = self._settings.env.name, self._settings.sampling.max_new_tokens
+        if self._unknown:
+            _warn(
+                f"config.env.name = {name!r}: the built-in policy does not know a word "
+                f"of {self._unknown!r} ({UNKNOWN_WORD}), which the first tasks do not "
+                "show; name rare words in the environment's moves"
+            )
+        if self._longest <= most:
+            return
+        message = (
+            f"config.sampling.max_new_tokens: demonstrations of {name!r} take up to "
+            f"{self._longest} tokens in a turn, the policy has {most}; raise it, or "
+            "say less in a turn"
+        )
+        if self._own_expert:
+            raise ConfigError(message)
+        _warn(message)
+
+
+def _remedy(suite: TaskSuite) -> str:
+    if isinstance(suite, OwnSuite) and not suite.has_expert:
+        return "Give the environment an expert(), see docs/environments.md"
+    return "Give demonstrations that do in config.train.demonstrations_path"
+
+
+def _warn(message: str) -> None:
+    """Several processes run the same demonstrations; one of them speaks."""
+    if hosts.primary():
+        warnings.warn(message, stacklevel=2)
+
+
+def expert_ceiling(
+    suite: TaskSuite,
+    settings: RunConfig,
+    progress: Callable[[str, int, int, dict[str, Any]], None],
+) -> float | None:
+    """Mean score of the suite's expert if it writes everything and nothing is evicted.
+
+    It says how well the expert reads: a task that it fails with all that was shown in
+    memory is one that its demonstrations cannot teach.
+
+    Args:
+      suite: the tasks; of split train, those that demonstrations begin with.
+      settings: of the run.
+      progress: shown the score of the tasks so far.
+
+    Returns:
+      The mean, or None for games, whose demonstrations move at random.
+    """
+    if settings.env.name in ADAPTERS:
+        return None
+    count = min(CEILING_TASKS, settings.train.demonstrations)
+    settings = _unlimited(settings)
+    played = DemonstrationScores(suite, settings)
+    for episode in play_expert(suite, settings, count, write_rate=1.0):
+        played.add(episode)
+        figures = {"score": round(played.mean, 3)}
+        progress(CEILING, len(played.scores), count, figures)
+    return played.mean
+
+
+def _unlimited(settings: RunConfig) -> RunConfig:
+    """The same settings with a memory that evicts nothing."""
+    return dataclasses.replace(
+        settings,
+        memory=dataclasses.replace(settings.memory, capacity=0),
+        context=dataclasses.replace(settings.context, rolling_lines=MOST_LINES),
+        # It measures entries against the capacity, and is refused without one.
+        reward=dataclasses.replace(settings.reward, efficiency_size=0.0),
+    )
