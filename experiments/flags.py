@@ -11,14 +11,13 @@ import ast
 import dataclasses
 import importlib.util
 import math
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
 
-from mempo_jax.settings import ConfigError, nearest
+from mempo_jax.settings import ConfigError, local_path, nearest
 
 PREFIX = "--config."
 BOOLEANS = {"true": True, "1": True, "yes": True} | {
@@ -111,7 +110,7 @@ def _parse_options(words: Sequence[str], options: flags.FlagValues) -> None:
 
 def load_config(path: str) -> ConfigDict:
     """The ConfigDict that ``get_config()`` of the python file ``path`` returns."""
-    file = pathlib.Path(path)
+    file = local_path(path, "--config")
     if not file.is_file():
         near = nearest(file.name, [each.name for each in file.parent.glob("*.py")])
         hint = f"; the nearest is {file.parent / near}" if near else ""

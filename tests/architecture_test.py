@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "planning": {"core", "models", "rollout", "training"},
     "doctor": set(),
     "agent": {"memory", "envs", "models", "rollout", "training"},
+    "api": {"agent", "evaluation", "report", "training"},
 }
 # Which outside packages a part must not import.
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -39,13 +41,42 @@ from mempo_jax.rollout.assemble import BatchShapes
 from mempo_jax.rollout.collect import Collector, Decoding, Job
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.http_client import JsonClient, ServerError
-from mempo_jax.rollout.http_engine import DirectoryPublisher, HttpEngine, read_call
+from mempo_jax.rollout.http_engine import (
+    DirectoryPublisher,
+    HttpEngine,
+    check_served,
+    read_call,
+)
 from mempo_jax.rollout.sampler import Generation, Request, Sampler, SamplingFault
 from mempo_jax.settings import ConfigError
 
+FIRST_ANSWER_S = 20.0  # a list of names takes a server that is up no time
 PROBE_TOKENS = 8
 PROBE_KEY = np.array([0, 1], np.uint32)
 PROBE_SCALE = 1.1  # of weights that are not those which a server started with
+
+
+def check_server(settings: RunConfig) -> None:
+    """Asks a server for its models; does nothing for the local engine.
+
+    It changes nothing there, so it may be done before a policy is read.
+
+    Raises:
+      ConfigError: the server does not answer within seconds, or serves other models.
+    """
+    if settings.engine.kind == "local":
+        return
+    http = settings.engine.http
+    client = JsonClient(
+        http.url,
+        api_key=http.api_key(),
+        timeout_s=min(http.timeout_s, FIRST_ANSWER_S),
+        retries=0,
+    )
+    try:
+        check_served(client, http.model)
+    except ServerError as error:
+        raise ConfigError(f"config.engine.http: {error}") from error
 
 
 def make_http_engine(policy: Policy, settings: RunConfig) -> HttpEngine:
@@ -271,3 +302,21 @@ def make_decoding(settings: RunConfig, *, greedy: bool = False) -> Decoding:
     s = settings.sampling
     temperature = 0.0 if greedy else s.temperature
     return Decoding(temperature, s.top_p, s.top_k, s.max_new_tokens)
+
+
+def _check_signature(function: Callable[..., Any], field: str) -> None:
+    """Refuses what ``call_reward_function`` could not call, or would await."""
+    expected = "expected a function of one argument, the list of trajectories"
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        signature.bind([])
+    except TypeError as error:
+        raise ConfigError(f"{field}: {expected}, got {signature}: {error}") from error
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise ConfigError(
+            f"{field}: {expected}, that returns a list of floats; got one that is "
+            "asynchronous or yields"
+        )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mempo_jax.builders import memory_models
+from mempo_jax.builders.engines import _check_signature
 from mempo_jax.builders.memory_models import MemoryModels
 from mempo_jax.config import EnvConfig, RunConfig
 from mempo_jax.envs import Episode, ScriptedPolicy, Task, TaskSuite, check_repeatable
@@ -116,19 +117,22 @@ def reward_function(settings: RunConfig) -> Callable[[Any], Any] | None:
     """The user's reward function, imported; None for the task score.
 
     Raises:
-      ConfigError: the module or the function does not exist, or is not callable.
+      ConfigError: it cannot be imported, or cannot be called with one argument, the
+        list of trajectories.
     """
     name = settings.reward.function
     if not name:
         return None
+    field = f"config.reward.function = {name!r}"
     module, _, attribute = name.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"config.reward.function = {name!r}: {error}") from error
+    except Exception as error:  # the user's module may fail in any way
+        why = str(error) if isinstance(error, ImportError) else repr(error)
+        raise ConfigError(f"{field}: it cannot be imported: {why}") from error
     if not callable(function):
         raise ConfigError(
-            f"config.reward.function = {name!r}: expected a function, got "
-            f"{type(function).__name__}"
+            f"{field}: expected a function, got {type(function).__name__}"
         )
+    _check_signature(function, field)
     return function
