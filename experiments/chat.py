@@ -20,9 +20,10 @@ from typing import Any
 
 from absl import flags
 
-from experiments.flags import Command, new_options
-from experiments.launch import INTERRUPTED_EXIT, STOPPED_EXIT, fail, launch
 from mempo_jax.settings import ConfigError, nearest
+
+from .flags import Command, new_options
+from .launch import INTERRUPTED_EXIT, STOPPED_EXIT, fail, launch
 
 OPTIONS = new_options()
 flags.DEFINE_string(

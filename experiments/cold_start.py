@@ -1,7 +1,8 @@
 """Makes a cold-started policy alone, without reinforcement learning.
 
     python -m experiments.cold_start --config=configs/base.py --out=DIR
-        [--demonstrations=FILE.jsonl] [--config.FIELD=VALUE ...]
+        [--demonstrations=FILE.jsonl] [--compile_cache=FOLDER|off]
+        [--config.FIELD=VALUE ...]
 
 DIR becomes a Hugging Face directory; give it to a run as --config.policy.path=DIR
 (with --config.train.cold_start_steps=0, or it is trained on demonstrations again).
@@ -12,24 +13,26 @@ to a run as --config.train.demonstrations_path=FILE.jsonl.
 """
 
 import pathlib
-import sys
 from typing import Any
 
 from absl import flags
 
-from experiments.flags import Command, new_options
-from experiments.launch import STOPPED_EXIT, fail, launch
 from mempo_jax.settings import ConfigError
+
+from . import compile_cache
+from .flags import Command, new_options
+from .launch import STOPPED_EXIT, advise, fail, launch
 
 OPTIONS = new_options()
 flags.DEFINE_string("out", "", "the directory to make", flag_values=OPTIONS)
 flags.DEFINE_string(
     "demonstrations", "", "write them to this JSONL file", flag_values=OPTIONS
 )
+compile_cache.define(OPTIONS)
 
 
 def main(command: Command) -> int:
-    from mempo_jax.config import advice, from_config
+    from mempo_jax.config import from_config
 
     config = command.config.to_dict()
     settings = from_config(config)
@@ -44,9 +47,13 @@ def main(command: Command) -> int:
         raise ConfigError(
             "config.train.cold_start_steps: expected at least 1 for a cold start, got 0"
         )
-    for line in advice(settings):
-        print(f"warning: {line}", file=sys.stderr)
+    advise(settings, command)
 
+    with compile_cache.kept(command.options.compile_cache, out):
+        return _make(out, settings, config)
+
+
+def _make(out: pathlib.Path, settings: Any, config: dict[str, Any]) -> int:
     from mempo_jax.builders.engines import make_run_mesh
     from mempo_jax.builders.policies import initial_policy
     from mempo_jax.builders.suites import make_suite

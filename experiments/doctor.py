@@ -16,9 +16,10 @@ from typing import Any
 
 from absl import flags
 
-from experiments.flags import Command, new_options
-from experiments.launch import launch, say
 from mempo_jax.settings import ConfigError
+
+from .flags import Command, new_options
+from .launch import launch, say
 
 OPTIONS = new_options()
 flags.DEFINE_string("workdir", None, "the directory of a run", flag_values=OPTIONS)

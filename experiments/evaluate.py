@@ -1,7 +1,7 @@
 """A trained policy beside baselines: success against tokens, in one table and a plot.
 
     python -m experiments.evaluate --workdir=DIR [--baselines=all|a,b] [--tasks=N]
-        [--reader=script|policy] [--out=DIR]
+        [--reader=script|policy] [--out=DIR] [--compile_cache=FOLDER|off]
 
 DIR is a finished run of experiments.train. Policies: full_history, no_memory, rag,
 rag_unlimited, paging, paging_joined, rolling (rules, answered by a script that reads
@@ -12,16 +12,19 @@ leave; one that its engine cannot hold counts as an overflow. All run the same h
 tasks. Writes evaluation.json and evaluation.csv after each row, evaluation.png at last.
 """
 
+import importlib.util
 import json
 import pathlib
 import sys
 
 from absl import flags
 
-from experiments.flags import Command, new_options
-from experiments.launch import STOPPED_EXIT, fail, launch
-from experiments.naming import command_line
 from mempo_jax.settings import ConfigError
+
+from . import compile_cache
+from .flags import Command, new_options
+from .launch import STOPPED_EXIT, fail, launch, warn
+from .naming import command_line
 
 OPTIONS = new_options()
 flags.DEFINE_string(
@@ -37,6 +40,7 @@ flags.DEFINE_string(
     "reader", "script", "who answers for rules: script or policy", flag_values=OPTIONS
 )
 flags.DEFINE_string("out", "", "where to write; --workdir if left", flag_values=OPTIONS)
+compile_cache.define(OPTIONS)
 
 
 def main(command: Command) -> int:
@@ -67,19 +71,25 @@ def main(command: Command) -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out={out}: {error}") from error
+    if importlib.util.find_spec("matplotlib") is None:
+        warn(
+            "evaluation.png will not be drawn: matplotlib is not installed "
+            "(pip install 'mempo_jax[plots]')"
+        )
     tasks = options.tasks or settings.train.eval_tasks
     bars, about = Bars(), {"suite": settings.env.name, "tasks": tasks}
     about["reader"] = options.reader
     try:
-        rows, missing = compare(
-            RunDir(str(workdir)),
-            settings,
-            options.baselines,
-            tasks,
-            bars,
-            reads=options.reader,
-            on_row=lambda rows: _write(out, rows, about),
-        )
+        with compile_cache.kept(options.compile_cache, workdir):
+            rows, missing = compare(
+                RunDir(str(workdir)),
+                settings,
+                options.baselines,
+                tasks,
+                bars,
+                reads=options.reader,
+                on_row=lambda rows: _write(out, rows, about),
+            )
     except ServerError as error:
         bars.close()
         fail(error, STOPPED_EXIT)

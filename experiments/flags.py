@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from mempo_jax.settings import ConfigError, nearest
+from mempo_jax.settings import ConfigError, local_path, nearest
 
 PREFIX = "--config."
 # Beside this folder in a checkout and in an installed package alike.
@@ -122,7 +122,7 @@ def load_config(path: str) -> ConfigDict:
     Raises:
       ConfigError: no such file, or it is no config.
     """
-    file = _config_file(path)
+    file = config_file(path)
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"--config={path}: expected a python file (.py)")
@@ -147,9 +147,9 @@ def load_config(path: str) -> ConfigDict:
     return config
 
 
-def _config_file(path: str) -> pathlib.Path:
+def config_file(path: str) -> pathlib.Path:
     """The file that ``--config=path`` means; see ``load_config``."""
-    file = pathlib.Path(path)
+    file = local_path(path, "--config")
     named = file if file.suffix == ".py" else file.parent / f"{file.name}.py"
     candidates = [file, named]
     if file.parent in (pathlib.Path(), pathlib.Path("configs")):

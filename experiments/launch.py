@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from absl import app, flags
 
-from mempo_jax.settings import ConfigError
+from mempo_jax.settings import ConfigError, local_path
 
-from .flags import Command, parse
+from .flags import SHIPPED, Command, config_file, load_config, parse
 from .naming import as_started
 
 USAGE_EXIT, STOPPED_EXIT, INTERRUPTED_EXIT = 2, 3, 130
+PATH_OPTIONS = ("workdir", "out", "policy", "bank", "demonstrations", "against")
+# What jax logs with a date and a place in its source, and how it is said here.
+SAID_BY_JAX = {
+    "An NVIDIA GPU may be present": (
+        "this computes on the CPU; for the NVIDIA GPU that may be present install the "
+        "extra [cuda]"
+    ),
+    "A Google TPU may be present": (
+        "this computes on the CPU; for the TPU that may be present install the extra "
+        "[tpu]"
+    ),
+}
 WARNINGS_ONLY = "-1"  # absl shows what libraries log at INFO otherwise
 
 
@@ -35,8 +51,6 @@ def launch(
       required: names of the options that must be given.
       argv: the arguments without the program's name; None takes the process's.
     """
-    # read by transformers when it is imported, which says that it found no PyTorch
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
     def read(words: list[str]) -> Command:
         flags.FLAGS([words[0], f"--verbosity={WARNINGS_ONLY}"])
@@ -45,15 +59,81 @@ def launch(
             print(as_started(sys.modules[main.__module__].__doc__ or ""))
             print(options.get_help())
             sys.exit(0)
+        _expand_paths(options)
         return command
 
     words = sys.argv if argv is None else ["launcher", *argv]
     try:
-        app.run(main, argv=list(words), flags_parser=read)
+        with plain_warnings():
+            app.run(main, argv=list(words), flags_parser=read)
     except ConfigError as error:
         fail(error, USAGE_EXIT)
     except KeyboardInterrupt:
         fail("interrupted", INTERRUPTED_EXIT)
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Within it a warning is one line without a place in the source, above any bar."""
+    jax_log = logging.getLogger("jax._src.xla_bridge")
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *place, **named: warn(message)
+        jax_log.addFilter(_jax_said)
+        try:
+            yield
+        finally:
+            jax_log.removeFilter(_jax_said)
+
+
+def warn(text: object) -> None:
+    """Prints one line about ``text``; a progress bar moves out of its way."""
+    from tqdm import tqdm
+
+    tqdm.write(f"warning: {' '.join(str(text).split())}", file=sys.stderr)
+
+
+def advise(settings: Any, command: Command) -> None:
+    """Warns of values outside the recommended ranges.
+
+    What a config of this project sets itself is left out: it is on purpose, and the
+    file says why. An override of it is not.
+
+    Args:
+      settings: of the run.
+      command: that the settings were read from, with its config file.
+    """
+    from mempo_jax.config import advice, from_config
+
+    file = config_file(command.options.config)
+    known: list[str] = []
+    if file.resolve().parent == SHIPPED.resolve():
+        known = advice(from_config(load_config(str(file)).to_dict()))
+    for line in advice(settings):
+        if line not in known:
+            warn(line)
+
+
+def _jax_said(record: logging.LogRecord) -> bool:
+    """A filter: shows what ``SAID_BY_JAX`` has in plain words, passes other records."""
+    for beginning, plain in SAID_BY_JAX.items():
+        if str(record.msg).startswith(beginning):
+            warn(plain)
+            return False
+    return True
+
+
+def _expand_paths(options: flags.FlagValues) -> None:
+    """Replaces a leading ``~`` in options that are paths; the shell leaves it there.
+
+    Raises:
+      ConfigError: an address such as ``gs://bucket``.
+    """
+    for name in PATH_OPTIONS:
+        text = options[name].value if name in options else ""
+        if text:
+            path = local_path(text, f"--{name}")
+            # Other paths are shown later as they were typed.
+            options[name].value = str(path) if text.startswith("~") else text
 
 
 def fail(error: object, code: int) -> None:

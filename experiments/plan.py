@@ -1,8 +1,12 @@
 """What a run needs of named hardware, told without that hardware.
 
     python -m experiments.plan --config=configs/qwen2_5_7b.py --device=v5e-16
+    python -m experiments.plan --config=configs/qwen2_5_7b.py --device=h100-8
         [--json] [--check] [--compiler=tpu] [--turns=N] [--turn_tokens=N]
         [--config.FIELD=VALUE ...]
+
+If the config's mesh does not fit the number of chips, the nearest mesh that does is
+planned, and a line says which overrides a run there needs.
 
 Bytes on each device, whether they fit, what to change where they do not, and how long a
 step may take. Devices: v4, v5e, v5p, v6e, a100, a100-40gb, h100, h200, and a count (of
@@ -19,9 +23,10 @@ import sys
 
 from absl import flags
 
-from experiments.flags import Command, new_options
-from experiments.launch import launch
 from mempo_jax.settings import ConfigError
+
+from .flags import Command, new_options
+from .launch import launch
 
 OPTIONS = new_options()
 flags.DEFINE_string(

@@ -8,6 +8,12 @@ from typing import Any
 from tqdm import tqdm
 
 LOG_INTERVAL_S = 10  # between two lines where nobody watches a terminal
+OPTIMISER_STAGES = ("cold start", "training")
+# A step takes seconds: how many is easier to read than what share of one a second does.
+SECONDS_A_STEP = (
+    "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_inv_fmt}{postfix}]"
+)
+WITHOUT_RATE = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
 
 class Bars:
@@ -38,11 +44,14 @@ class Bars:
         self.close()
         watched = sys.stderr.isatty()
         self._stage = stage
+        in_steps = stage in OPTIMISER_STAGES
+        shape = SECONDS_A_STEP if in_steps else WITHOUT_RATE if total == 1 else None
         self._bar = tqdm(
             desc=stage,
             total=total,
             initial=done,  # what an earlier process did must not count for the speed
             mininterval=0.1 if watched else LOG_INTERVAL_S,
             dynamic_ncols=watched,
-            unit="",
+            unit="step" if in_steps else "",
+            bar_format=shape,
         )

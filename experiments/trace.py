@@ -14,9 +14,10 @@ import sys
 
 from absl import flags
 
-from experiments.flags import Command, new_options
-from experiments.launch import launch
 from mempo_jax.settings import ConfigError
+
+from .flags import Command, new_options
+from .launch import launch
 
 OPTIONS = new_options()
 flags.DEFINE_string("policy", "", "a Hugging Face directory", flag_values=OPTIONS)

@@ -1,13 +1,16 @@
 """The main job: an agent learns what to remember.
 
     python -m experiments.train --config=configs/base.py --workdir=DIR
-        [--config.FIELD=VALUE ...]
+        [--compile_cache=FOLDER|off] [--config.FIELD=VALUE ...]
         [--coordinator=auto | --coordinator=HOST:PORT --processes=N --process=I]
 
 With several hosts the same command runs on each, on a DIR that all share: with "auto"
 on a TPU pod or under Slurm; else with the address where process 0 is to listen, how
 many there are, and which of them this is, from 0. How many there are is no part of the
 run: it may be continued by another number.
+
+Compiled programs are kept in .jax_cache beside DIR, for the next start and for other
+runs there; --compile_cache moves that folder, or does without.
 
 Cold start, evaluation, reinforcement learning, evaluation; the files that DIR then
 holds are listed at the end. The same command again continues a run that was stopped.
@@ -19,16 +22,17 @@ command or its input does not fit; 3 training cannot go on, or nothing can be wr
 
 import errno
 import os
-import pathlib
 import signal
 import sys
 from typing import Any
 
 from absl import flags
 
-from experiments.flags import Command, new_options
-from experiments.launch import INTERRUPTED_EXIT, STOPPED_EXIT, fail, launch
 from mempo_jax.settings import ConfigError
+
+from . import compile_cache
+from .flags import Command, new_options
+from .launch import INTERRUPTED_EXIT, STOPPED_EXIT, advise, fail, launch
 
 OPTIONS = new_options()
 flags.DEFINE_string(
@@ -39,6 +43,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer("processes", None, "how many there are", flag_values=OPTIONS)
 flags.DEFINE_integer("process", None, "which one this is", flag_values=OPTIONS)
+compile_cache.define(OPTIONS)
 CONTINUE = "the same command continues"
 UNWRITABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES),
@@ -59,7 +64,7 @@ def main(command: Command) -> int:
 
 
 def _run(command: Command, stop: Any) -> int:
-    from mempo_jax.config import advice, from_config
+    from mempo_jax.config import from_config
 
     config = command.config.to_dict()
     settings = from_config(config)
@@ -68,12 +73,14 @@ def _run(command: Command, stop: Any) -> int:
 
     options = command.options
     hosts.start(options.coordinator, options.processes, options.process)
-    with hosts.leaving():
+    with (
+        compile_cache.kept(options.compile_cache, options.workdir),
+        hosts.leaving(),
+    ):
         if hosts.count() > 1:
             stop.share(hosts.agree)
         if hosts.primary():
-            for line in advice(settings):
-                print(f"warning: {line}", file=sys.stderr)
+            advise(settings, command)
         return _train(settings, config, options.workdir, stop)
 
 
@@ -84,17 +91,19 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
     from mempo_jax.evaluation.held_out import no_progress as quiet
     from mempo_jax.rollout.http_client import ServerError
     from mempo_jax.runs.metrics_writer import read_metric_rows as read_metrics
+    from mempo_jax.runs.run_dir import RunDir
     from mempo_jax.training.checkpoints import CheckpointError
     from mempo_jax.training.run import run
 
     from .progress import Bars
     from .summary import closing, next_commands, table
 
+    place = RunDir(workdir)
     _say_ended(settings, config, workdir)
     bars = Bars()
     progress = bars if hosts.primary() else quiet
     try:
-        summary = run(settings, config, workdir, progress, stop)
+        summary = run(settings, config, str(place.path), progress, stop)
     except hosts.ProcessFailed as error:
         bars.close()
         print(error, file=sys.stderr)
@@ -112,7 +121,7 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
         raise
     if not hosts.primary():
         return 0
-    metrics = pathlib.Path(workdir) / "metrics.jsonl"
+    metrics = place.path / "metrics.jsonl"
     steps = read_metrics(metrics) if metrics.is_file() else []
     last = steps[-1] if steps else None
     lines = [*table(summary), *closing(summary, last, workdir)]

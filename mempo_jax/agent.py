@@ -25,7 +25,7 @@ from mempo_jax.memory import Bank, BankConfig
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.sampler import Decoding
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.settings import ConfigError
+from mempo_jax.settings import ConfigError, local_path
 
 _RUN = re.compile(r"run-(\d+)")  # how the trajectories of an agent are named
 
@@ -77,7 +77,10 @@ class Agent:
         self._engine, self._advised = make_engine(policy, settings, mesh)
         self._engine.set_params(policy.params)
         self._tokenizer = policy.tokenizer
-        self._directory = bank if isinstance(bank, str | os.PathLike) else None
+        # Absolute: an environment may change the current directory before a save.
+        if isinstance(bank, str | os.PathLike):
+            bank = local_path(bank, "bank").absolute()
+        self._directory = bank if isinstance(bank, os.PathLike) else None
         self._bank = bank if isinstance(bank, Bank) else self._open(bank)
         last = _RUN.fullmatch(self._bank.trajectory_id)
         self._runs = int(last[1]) + 1 if last else 0

@@ -10,18 +10,44 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
+import pathlib
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # Shares of common letters from which a name may be meant: of a last part, of it all.
 _ALIKE, _ALIKE_WHOLE = 0.6, 0.75
 
 
 class ConfigError(ValueError):
     """A setting that cannot be used; its message fits on one line and names it."""
+
+
+def local_path(path: str | os.PathLike, field: str) -> pathlib.Path:
+    """A path of this machine's file system, with a leading ``~`` expanded.
+
+    Args:
+      path: as it was given.
+      field: what the error calls it, as in ``--workdir``.
+
+    Raises:
+      ConfigError: an address such as ``gs://bucket``, or the home of an unknown user.
+    """
+    text = os.fspath(path)
+    if _SCHEME.match(text):
+        raise ConfigError(
+            f"{field}={text}: expected a directory of the file system, got an address; "
+            "mount the bucket, or use a local directory and copy it afterwards"
+        )
+    try:
+        return pathlib.Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{field}={text}: {error}") from error
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -170,6 +170,18 @@ def test_a_bank_on_disk_is_found_again(make, tmp_path):
     assert make(bank=again.bank).bank is again.bank
 
 
+def test_a_bank_stays_in_its_directory_if_the_current_one_changes(
+    make, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    agent = make(bank="notes")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    agent.run(ScriptedEnv())
+    assert (tmp_path / "notes").is_dir()
+    assert list((tmp_path / "other").iterdir()) == []
+
+
 def test_a_bank_that_the_context_rule_would_never_fill_is_refused(make, tmp_path):
     other = config()
     other.context.rule = "rolling"

@@ -74,6 +74,7 @@ MAY_IMPORT = {
     "doctor": {"runs"},
     "agent": {"memory", "envs", "rollout", "builders", "config"},
     "configs": set(),  # the way to the folder of that name, see its docstring
+    "api": {"agent", "evaluation", "report", "training"},
 }
 # Which outside packages a part must not import.
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}

@@ -39,13 +39,42 @@ from mempo_jax.rollout.assemble import BatchShapes
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.http_client import JsonClient, ServerError
-from mempo_jax.rollout.http_engine import DirectoryPublisher, HttpEngine, read_call
+from mempo_jax.rollout.http_engine import (
+    DirectoryPublisher,
+    HttpEngine,
+    check_served,
+    read_call,
+)
 from mempo_jax.rollout.sampler import Generation, Request, Sampler, SamplingFault
 from mempo_jax.settings import ConfigError
 
+FIRST_ANSWER_S = 20.0  # a list of names takes a server that is up no time
 PROBE_TOKENS = 8
 PROBE_KEY = np.array([0, 1], np.uint32)
 PROBE_SCALE = 1.1  # of weights that are not those which a server started with
+
+
+def check_server(settings: RunConfig) -> None:
+    """Asks a server for its models; does nothing for the local engine.
+
+    It changes nothing there, so it may be done before a policy is read.
+
+    Raises:
+      ConfigError: the server does not answer within seconds, or serves other models.
+    """
+    if settings.engine.kind == "local":
+        return
+    http = settings.engine.http
+    client = JsonClient(
+        http.url,
+        api_key=http.api_key(),
+        timeout_s=min(http.timeout_s, FIRST_ANSWER_S),
+        retries=0,
+    )
+    try:
+        check_served(client, http.model)
+    except ServerError as error:
+        raise ConfigError(f"config.engine.http: {error}") from error
 
 
 def make_http_engine(policy: Policy, settings: RunConfig) -> HttpEngine:

@@ -136,7 +136,11 @@ def load_policy(path: str, settings: RunConfig, mesh: Mesh | None = None) -> Pol
             settings.policy.chat_template_kwargs,
         )
     except (ValueError, OSError) as error:
-        raise ConfigError(f"policy {path!r}: {error}") from error
+        of_policy = settings.policy
+        other = path == of_policy.ref_path and path != of_policy.path
+        field = "policy.ref_path" if other else "policy.path"
+        why = hf.how_to_download(path, field) or error
+        raise ConfigError(f"policy {path!r}: {why}") from error
     _check_positions(config, settings)
     return Policy(config, _model(config, settings), tokenizer, params)
 

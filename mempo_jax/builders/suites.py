@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -174,19 +175,40 @@ def reward_function(settings: RunConfig) -> Callable[[Any], Any] | None:
     """The user's reward function, imported; None for the task score.
 
     Raises:
-      ConfigError: the module or the function does not exist, or is not callable.
+      ConfigError: it cannot be imported, or cannot be called with one argument, the
+        list of trajectories.
     """
     name = settings.reward.function
     if not name:
         return None
+    field = f"config.reward.function = {name!r}"
     module, _, attribute = name.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"config.reward.function = {name!r}: {error}") from error
+    except Exception as error:  # the user's module may fail in any way
+        why = str(error) if isinstance(error, ImportError) else repr(error)
+        raise ConfigError(f"{field}: it cannot be imported: {why}") from error
     if not callable(function):
         raise ConfigError(
-            f"config.reward.function = {name!r}: expected a function, got "
-            f"{type(function).__name__}"
+            f"{field}: expected a function, got {type(function).__name__}"
         )
+    _check_signature(function, field)
     return function
+
+
+def _check_signature(function: Callable[..., Any], field: str) -> None:
+    """Refuses what ``call_reward_function`` could not call, or would await."""
+    expected = "expected a function of one argument, the list of trajectories"
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        signature.bind([])
+    except TypeError as error:
+        raise ConfigError(f"{field}: {expected}, got {signature}: {error}") from error
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise ConfigError(
+            f"{field}: {expected}, that returns a list of floats; got one that is "
+            "asynchronous or yields"
+        )

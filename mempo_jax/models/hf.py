@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ from mempo_jax.models.safetensors_io import (
 from mempo_jax.models.tokenizer import Options, Tokenizer
 
 _PACKAGE = "package:"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_LOCAL = "models"  # the folder that configs and documentation keep models in
+_MAKERS = {"Qwen": "Qwen", "SmolLM": "HuggingFaceTB"}  # on the hub, by a name's begin
 Fetch = Callable[[Any, int | None], np.ndarray]
 
 
@@ -94,7 +98,7 @@ def resolve(path: str | os.PathLike) -> Path:
     """
     spelled = os.fspath(path)
     if not spelled.startswith(_PACKAGE):
-        return Path(spelled)
+        return Path(spelled).expanduser()
     name, _, inner = spelled.removeprefix(_PACKAGE).partition("/")
     # Found, not imported: importing it may need what it depends on.
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
@@ -111,6 +115,37 @@ def resolve(path: str | os.PathLike) -> Path:
             f"in {found.parent}"
         )
     return found
+
+
+def how_to_download(path: str | os.PathLike, field: str) -> str:
+    """What to type if a path that is not there is a model's name on the hub.
+
+    Args:
+      path: as it was given, such as "Qwen/Qwen2.5-0.5B-Instruct", or a model's folder
+        under models/.
+      field: of the config, that the downloaded directory goes into.
+
+    Returns:
+      A command and the override to use after it; "" if ``path`` is there, or is no
+      such name.
+    """
+    spelled = os.fspath(path)
+    if not _HUB_NAME.fullmatch(spelled) or Path(spelled).exists():
+        return ""
+    owner, name = spelled.split("/")
+    if owner == _LOCAL:
+        makers = [org for begin, org in _MAKERS.items() if name.startswith(begin)]
+        owner = next(iter(makers), "")
+    elif Path(owner).is_dir():
+        owner = ""
+    if not owner:
+        return ""
+    local = f"{_LOCAL}/{name}"
+    return (
+        f"no such directory here; to use the model of that name on the Hugging Face "
+        f"hub, download it with `hf download {owner}/{name} --local-dir {local}` and "
+        f"then set --config.{field}={local}"
+    )
 
 
 def fetch_whole(value: Any, layer: int | None) -> np.ndarray:

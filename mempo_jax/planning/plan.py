@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from mempo_jax.config import RunConfig, from_config
+from mempo_jax.config import MeshConfig, RunConfig, from_config
 from mempo_jax.distributed import placement
+from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.planning import speed
 from mempo_jax.planning.devices import GIB, GPU_DEFAULT_SHARE, GPU_SHARE, Device
 from mempo_jax.planning.memory import (
@@ -28,7 +30,7 @@ from mempo_jax.planning.memory import (
     compiled,
     programs_of,
 )
-from mempo_jax.planning.programs import host_mesh, policy_shape, shape_of
+from mempo_jax.planning.programs import Lowering, host_mesh, policy_shape, shape_of
 from mempo_jax.planning.speed import LEFT_OUT, OF_BANDWIDTH, OF_LINK, OF_PEAK, Work
 from mempo_jax.settings import ConfigError
 
@@ -55,6 +57,11 @@ def with_changes(config: Mapping[str, Any], changes: Changes) -> RunConfig:
     Raises:
       ConfigError: the values do not go together.
     """
+    return from_config(changed(config, changes))
+
+
+def changed(config: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
+    """A copy of a config with some fields changed, by dotted name."""
     config = copy.deepcopy(dict(config))
     for name, value in changes.items():
         *sections, field = name.split(".")
@@ -62,7 +69,46 @@ def with_changes(config: Mapping[str, Any], changes: Changes) -> RunConfig:
         for section in sections:
             part = part[section]
         part[field] = value
-    return from_config(config)
+    return config
+
+
+def nearest_mesh(
+    mesh: MeshConfig, devices: int, fits: Callable[[Changes], bool]
+) -> Changes | None:
+    """The changes that make a mesh use all devices, as few and as small as possible.
+
+    Distance is counted in doublings and halvings of fsdp and tensor together. Of two
+    equally near meshes the one with the larger tensor is taken: weights that tensor
+    splits are not gathered while turns are sampled.
+
+    Args:
+      mesh: the axes of the config, which do not fit the number of devices.
+      devices: how many there are.
+      fits: whether a run with these changes could start (divisible rows and weights).
+
+    Returns:
+      The fields of ``config.mesh`` to change, by dotted name; None if no mesh fits.
+    """
+    divisors = [n for n in range(1, devices + 1) if devices % n == 0]
+    pairs = [(f, t) for f in divisors for t in divisors if devices % (f * t) == 0]
+
+    def distance(pair: tuple[int, int]) -> tuple[float, int]:
+        fsdp, tensor = pair
+        steps = abs(math.log2(fsdp / mesh.fsdp)) + abs(math.log2(tensor / mesh.tensor))
+        return round(steps, 6), -tensor
+
+    for fsdp, tensor in sorted(pairs, key=distance):
+        # With data given, the product must come out right; -1 takes what remains.
+        data = -1 if mesh.data == -1 else devices // (fsdp * tensor)
+        axes = {"data": data, "fsdp": fsdp, "tensor": tensor}
+        changes = {
+            f"mesh.{name}": size
+            for name, size in axes.items()
+            if size != getattr(mesh, name)
+        }
+        if fits(changes):
+            return changes
+    return None
 
 
 def find(
@@ -187,6 +233,7 @@ class RunPlan:
     narrowed: whether bfloat16 was derived from float32. seconds: by stage. checked:
     bytes of each program as the compiler was asked, arguments included: continued from
     small depths, and compiled at the whole one; {} where that was not done.
+    other_mesh: changes to a mesh that does not fit the number of chips, else {}.
     """
 
     device: Device
@@ -200,6 +247,7 @@ class RunPlan:
     seconds: dict[str, float]
     found: Found | None = None
     checked: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    other_mesh: Changes = dataclasses.field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -233,6 +281,8 @@ def as_json(plan: RunPlan) -> dict[str, Any]:
     }
     if plan.checked:
         made["checked"] = plan.checked
+    if plan.other_mesh:
+        made["mesh_change"] = plan.other_mesh
     if plan.found is not None:
         made["change"] = plan.found.changes
         made["then"] = {"sum": plan.found.memory.peak, "fits": plan.found.fits}
@@ -249,11 +299,22 @@ def _head(plan: RunPlan) -> list[str]:
     device, chip = plan.device, plan.device.chip
     axes = " x ".join(f"{name} {size}" for name, size in plan.axes.items())
     chips, hosts = _counted(device.count, "chip"), _counted(device.hosts, "host")
-    return [
+    lines = [
         f"policy   {plan.shape}: {plan.parameters:,} parameters",
         f"device   {device.name}: {chips} of {chip.memory / GIB:.1f} GiB, "
         f"{hosts}; mesh {axes}",
     ]
+    if plan.other_mesh:
+        lines.append(
+            f"mesh     that of the config does not fit {chips}; planned with "
+            f"{_overrides(plan.other_mesh)}"
+        )
+    return lines
+
+
+def _overrides(changes: Changes) -> str:
+    """As they are given on the command line."""
+    return " ".join(f"--config.{n}={_value(v)}" for n, v in changes.items())
 
 
 def _memory(plan: RunPlan) -> list[str]:
@@ -303,11 +364,8 @@ def _verdict(plan: RunPlan) -> list[str]:
         lines.append(f"  set XLA_PYTHON_CLIENT_MEM_FRACTION={GPU_SHARE} (default .75)")
     found = plan.found
     if found is not None and found.changes:
-        changes = " ".join(
-            f"--config.{n}={_value(v)}" for n, v in found.changes.items()
-        )
         what = "fits" if found.fits else "still does not fit"
-        lines.append(f"change {changes}")
+        lines.append(f"change {_overrides(found.changes)}")
         lines.append(f"  then it {what}: {_gib(found.memory.peak)} GiB")
     elif found is not None:
         lines.append(
@@ -382,6 +440,9 @@ class Planner:
     ) -> RunPlan:
         """Of a run with this config.
 
+        If the config's mesh does not fit the number of chips, the nearest mesh that
+        does is planned, and the plan says so.
+
         Args:
           turns, turn_tokens: see ``speed.assumed_work``.
           check: compile the programs at their whole depth as well.
@@ -394,6 +455,10 @@ class Planner:
         shape, where = policy_shape(settings)
         ref_path = settings.policy.ref_path
         reference = shape_of(ref_path, "policy.ref_path")[0] if ref_path else None
+        other_mesh = self._other_mesh(config, settings, shape)
+        if other_mesh:
+            config = changed(config, other_mesh)
+            settings = from_config(config)
         self._check_slots(settings)
         chip = self.device.chip
         estimator = Estimator(
@@ -422,6 +487,8 @@ class Planner:
                 measure,
                 lambda text: self._note(f"trying {text}"),
             )
+            if found.changes:  # what is to be typed, in one place
+                found = dataclasses.replace(found, changes=other_mesh | found.changes)
         mesh = self.mesh(settings)
         work = speed.assumed_work(settings, turns, turn_tokens)
         return RunPlan(
@@ -436,6 +503,7 @@ class Planner:
             seconds=speed.seconds(shape, settings, self._chips(settings), work),
             found=found,
             checked=_checked(estimator, settings) if check else {},
+            other_mesh=other_mesh,
         )
 
     def mesh(self, settings: RunConfig) -> Mesh:
@@ -447,6 +515,33 @@ class Planner:
             )
         except ValueError as error:
             raise ConfigError(f"config.mesh: {error}") from error
+
+    def _other_mesh(
+        self, config: Mapping[str, Any], settings: RunConfig, shape: DecoderConfig
+    ) -> Changes:
+        """Changes to the mesh if its axes do not fit the number of chips, else {}."""
+        try:
+            self.mesh(settings)
+            return {}
+        except ConfigError:
+            axes = settings.mesh
+            if min(axes.fsdp, axes.tensor, abs(axes.data)) < 1 or axes.data < -1:
+                raise  # no number of chips would do
+
+            def fits(changes: Changes) -> bool:
+                hosts = self.device.hosts
+                try:
+                    changed = with_changes(config, changes)
+                    self._check_slots(changed)
+                    lowering = Lowering(shape, changed, self.mesh(changed), hosts=hosts)
+                    return min(lowering.row_shape) > 0
+                except ValueError:  # ConfigError, or a dimension that does not divide
+                    return False
+
+            changes = nearest_mesh(axes, self.device.count, fits)
+            if changes is None:
+                raise
+            return changes
 
     def _compiled(self, lowering: Any, name: str) -> Any:
         layers = lowering.model.config.layers

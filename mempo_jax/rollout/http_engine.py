@@ -100,6 +100,30 @@ class _Ticket(NamedTuple):
     sampling: RequestSampling
 
 
+def check_served(client: JsonClient, model: str) -> None:
+    """Asks a server once for the names it serves; this changes nothing there.
+
+    Args:
+      client: of the server.
+      model: the name that must be among them.
+
+    Raises:
+      ServerError: nothing answers, or ``model`` is not served.
+    """
+    content = client.get(MODELS, retries=0)
+    try:
+        names = [str(entry["id"]) for entry in content["data"]]
+    except (TypeError, KeyError) as error:
+        raise ServerError(
+            f"{client.url}{MODELS}: expected a list of models, got "
+            f"{content!r:.200}; is it an OpenAI-compatible server?"
+        ) from error
+    if model not in names:
+        raise ServerError(
+            f"{client.url} serves {names}, not {model!r} (config.engine.http.model)"
+        )
+
+
 class HttpEngine:
     """A ``Sampler`` over HTTP.
 
@@ -145,19 +169,7 @@ class HttpEngine:
 
         Raises ServerError where nothing answers, or where ``model`` is not among them.
         """
-        content = self._client.get(MODELS, retries=0)
-        try:
-            names = [str(entry["id"]) for entry in content["data"]]
-        except (TypeError, KeyError) as error:
-            raise ServerError(
-                f"{self._client.url}{MODELS}: expected a list of models, got "
-                f"{content!r:.200}; is it an OpenAI-compatible server?"
-            ) from error
-        if self._model not in names:
-            raise ServerError(
-                f"{self._client.url} serves {names}, not {self._model!r} "
-                "(config.engine.http.model)"
-            )
+        check_served(self._client, self._model)
 
     def set_params(self, params: Any) -> None:
         """See ``Sampler``; the server has the new weights when this returns.

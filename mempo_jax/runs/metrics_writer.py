@@ -139,10 +139,45 @@ def _number(name: str, value: Any) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
+def check_wandb(project: str) -> None:
+    """Checks that a Weights & Biases run could be started; starts none.
+
+    Nothing is asked of their server if the run is not to be sent there
+    (``WANDB_MODE=offline`` or ``disabled``).
+
+    Args:
+      project: of the config, "" for none.
+
+    Raises:
+      ConfigError: wandb is not installed, or nobody is logged in.
+    """
+    if not project:
+        return
+    wandb = _import_wandb(project)
+    if wandb.setup().settings.mode in ("offline", "dryrun", "disabled"):
+        return
+    try:
+        logged_in = wandb.login(verify=True)
+        why = "no key is known"
+    except Exception as error:  # no key, a refused one, no network: wandb's and others'
+        logged_in, why = False, " ".join(str(error).split()) or type(error).__name__
+    if not logged_in:
+        raise ConfigError(
+            f"config.log.wandb_project = {project!r}: expected a login at Weights & "
+            f"Biases: {why}; run `wandb login`, set WANDB_API_KEY, or set "
+            "WANDB_MODE=offline"
+        )
+
+
 def _start_wandb(project: str, directory: pathlib.Path, config: Mapping[str, Any]):
     """A Weights & Biases run, None without a project; imported on use only."""
     if not project:
         return None
+    wandb = _import_wandb(project)
+    return wandb.init(project=project, dir=str(directory), config=dict(config))
+
+
+def _import_wandb(project: str) -> Any:
     try:
         import wandb
     except ImportError:
@@ -150,4 +185,4 @@ def _start_wandb(project: str, directory: pathlib.Path, config: Mapping[str, Any
             f"a Weights & Biases project ({project!r}) is set but the package wandb is"
             " not installed: pip install 'mempo_jax[wandb]', or set it to ''"
         ) from None
-    return wandb.init(project=project, dir=str(directory), config=dict(config))
+    return wandb

@@ -38,7 +38,7 @@ from mempo_jax.config import complete_saved
 from mempo_jax.distributed import hosts
 from mempo_jax.distributed.placement import pieces
 from mempo_jax.rollout.trajectory import Trajectory
-from mempo_jax.settings import ConfigError, flatten
+from mempo_jax.settings import ConfigError, flatten, local_path
 
 PACKAGES = (
     *("jax", "jaxlib", "numpy", "flax", "optax", "orbax-checkpoint"),
@@ -111,16 +111,24 @@ FREE_FIELDS = (
     *("engine.http.timeout_s", "engine.http.retries", "engine.http.max_concurrent"),
     *("engine.http.sync_dir", "engine.http.reload", "engine.http.reload_timeout_s"),
 )
+# Orbax, which writes the checkpoints, looks for its files by a pattern that begins with
+# the directory's whole path; TensorStore does not take a backslash.
+NOT_IN_PATHS = "[*?\\"
 MACHINES = "machines.json"
 # Never there without a config.json.
 RESULTS = ("summary.json", "checkpoints", "cold_start_checkpoints")
 
 
 class RunDir:
-    """Paths and files of one run."""
+    """Paths and files of one run.
 
-    def __init__(self, path: str) -> None:
-        self.path = pathlib.Path(path)
+    Its path is made absolute here, so an environment that changes the current directory
+    does not move the run.
+    """
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        """Raises ConfigError if ``path`` is an address such as ``gs://bucket``."""
+        self.path = local_path(path, "--workdir").absolute()
         self.cold_start = self.path / "cold_start"
         self.cold_start_checkpoints = self.path / "cold_start_checkpoints"
         self.policy = self.path / "policy"
@@ -150,10 +158,18 @@ class RunDir:
         """Checks that the directory is free, or holds a run with this config.
 
         Raises:
-          ConfigError: it holds another run's config, names the fields; results of
-            a run whose config is lost; or it is no directory.
+          ConfigError: its path cannot hold checkpoints; it holds another run's config
+            (names the fields), or results of a run whose config is lost; or it is no
+            directory.
         """
         file = self.path / "config.json"
+        bad = sorted({sign for sign in str(self.path) if sign in NOT_IN_PATHS})
+        if bad:
+            raise ConfigError(
+                f"--workdir={self.path}: expected a path without any of "
+                f"{' '.join(NOT_IN_PATHS)}, got {' '.join(bad)}: checkpoints in it "
+                "could not be read again; use another --workdir"
+            )
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--workdir={self.path}: expected a directory")
         if not file.is_file():

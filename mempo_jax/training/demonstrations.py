@@ -57,6 +57,12 @@ class Demonstration:
     actions: tuple[str, ...]
 
 
+def check_file(path: str) -> None:
+    """Raises ConfigError if there is no file at ``path``."""
+    if not pathlib.Path(path).is_file():
+        raise ConfigError(f"{FIELD}: expected a JSONL file, got {path!r}")
+
+
 def read_demonstrations(
     path: str, find_task: Callable[[str, int], Task]
 ) -> Iterator[Demonstration]:
@@ -66,10 +72,8 @@ def read_demonstrations(
       ConfigError: a missing file, or a line that does not fit; names the file, the line
         (from 1), the field, what was expected and what came.
     """
-    file = pathlib.Path(path)
-    if not file.is_file():
-        raise ConfigError(f"{FIELD}: expected a JSONL file, got {path!r}")
-    with file.open("rb") as lines:
+    check_file(path)
+    with pathlib.Path(path).open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield _read(line, f"{path}, line {number}", find_task)

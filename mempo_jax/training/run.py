@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mempo_jax.builders.engines import check_engine, make_run_mesh
+from mempo_jax.builders.engines import check_engine, check_server, make_run_mesh
 from mempo_jax.builders.memory_models import make_memory_models
 from mempo_jax.builders.policies import Policy, initial_policy, load_policy
 from mempo_jax.builders.suites import make_suite, reward_function
@@ -22,11 +22,12 @@ from mempo_jax.evaluation.held_out import Progress, evaluate, no_progress
 from mempo_jax.models import lora
 from mempo_jax.models.lora import save_adapters
 from mempo_jax.rollout.http_client import ServerError
-from mempo_jax.runs.metrics_writer import MetricsWriter
+from mempo_jax.runs.metrics_writer import MetricsWriter, check_wandb
 from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 from mempo_jax.training.checkpoints import RunCheckpoints
 from mempo_jax.training.cold_start import cold_start
+from mempo_jax.training.demonstrations import check_file
 from mempo_jax.training.loop import Trainer
 
 
@@ -59,8 +60,8 @@ def run(
     finished = hosts.from_primary(lambda: place.ended(settings.train.steps))
     if finished is not None:
         return finished
+    _try_optional_parts(settings)
     suite = make_suite(settings)
-    reward_function(settings)
     mesh = make_run_mesh(settings)
     policy, reference = _policies(settings, suite, mesh)
     make_memory_models(policy, settings, mesh)
@@ -89,6 +90,21 @@ def run(
         )
         del trained, reference
         return _stages(trainer, config, seconds, place, progress, stop)
+
+
+def _try_optional_parts(settings: RunConfig) -> None:
+    """Tries what a run would else first use minutes after its start.
+
+    Raises:
+      ConfigError: a missing package, login, file, server or reward function.
+    """
+    reward_function(settings)
+    if settings.train.demonstrations_path and settings.train.cold_start_steps:
+        check_file(settings.train.demonstrations_path)
+    if settings.memory.embedder == "sentence_transformers":
+        settings.memory.make_embedder()
+    hosts.on_primary(lambda: check_wandb(settings.log.wandb_project))
+    hosts.on_primary(lambda: check_server(settings))
 
 
 def _stages(

@@ -5,8 +5,15 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
+from experiments import plan
+from experiments.flags import load_config
+from mempo_jax.planning import plan as planning
+from mempo_jax.planning.devices import device as read_device
+from mempo_jax.planning.memory import Estimator
+from mempo_jax.planning.plan import Planner
 from tests.experiments.process import ROOT, TINY, python_m
 
 
@@ -52,3 +59,19 @@ def test_parameters_and_optimiser_are_counted_to_the_byte(planned):
     assert planned["stays"]["parameters"] == size
     # Two moments, and the numbers of the step that optimiser and state keep.
     assert planned["stays"]["optimiser"] == pytest.approx(2 * size, abs=16)
+
+
+def test_a_mesh_for_more_chips_is_planned_as_the_nearest_one():
+    """An example of the help text, without the compiler, which takes minutes for it."""
+    words = "--config=configs/qwen2_5_7b.py --device=h100-8"
+    assert f"experiments.plan {words}\n" in plan.__doc__
+    device = read_device("h100-8")
+    planner = Planner(device, jax.devices(), compiler="CPU", narrow=True)
+    config = load_config(str(ROOT / "configs/qwen2_5_7b.py")).to_dict()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Estimator, "made", lambda *given: 0)
+        made = planner.plan(config)
+    assert made.axes == {"data": 1, "fsdp": 2, "tensor": 4}
+    [line] = [x for x in planning.as_text(made).splitlines() if x.startswith("mesh ")]
+    assert "does not fit 8 chips; planned with --config.mesh.fsdp=2" in line
+    assert planning.as_json(made)["mesh_change"] == {"mesh.fsdp": 2}

@@ -1,4 +1,4 @@
-"""The notebook: stored clean, and on demand run as a reader runs it."""
+"""The notebook: stored with one run's outputs, and on demand run as a reader does."""
 
 import ast
 import base64
@@ -9,12 +9,16 @@ import re
 
 import pytest
 
+from mempo_jax import api
 from mempo_jax.evaluation.compare import NAMES
 from mempo_jax.report.turns import HEADS, STAR
+from scripts import store_notebook
 from tests.report.reading import Read
 
 ROOT = pathlib.Path(__file__).parents[2]
 NOTEBOOK = ROOT / "notebooks" / "mempo_quickstart.ipynb"
+AGAIN = "run scripts/store_notebook.py, which stores it with its outputs"
+PICTURE = r'"image/png": "[^"]+"'
 CELL_LIMIT_S = 600
 MARGIN = 0.25  # of success; half of what three worlds gained
 OWN_PATHS = re.compile(r"(?<![\w./])/(home|root|tmp|work|Users|content|mnt)\b")
@@ -29,16 +33,46 @@ def source(cell):
     return "".join(cell["source"])
 
 
-def test_nothing_of_a_run_is_stored():
-    stored = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    for cell in cells("code", stored):
-        assert cell["outputs"] == [], "clear all outputs, then save"
-        assert cell["execution_count"] is None
-        assert cell["metadata"] == {}
+def test_the_outputs_of_one_run_are_stored():
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    stored = json.loads(text)
+    ran = cells("code", stored)
+    assert [cell["execution_count"] for cell in ran] == list(range(1, len(ran) + 1)), (
+        AGAIN
+    )
+    assert all(cell["outputs"] for cell in ran), AGAIN
+    outputs = [output for cell in ran for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} == {"stream", "display_data"}
+    texts = ["".join(out["text"]) for out in outputs if out["output_type"] == "stream"]
+    assert not any("\r" in text or "warning" in text.lower() for text in texts)
+    assert [cell["metadata"] for cell in stored["cells"]] == [{}] * len(stored["cells"])
     assert set(stored["metadata"]) == {"kernelspec", "language_info", "colab"}
     assert stored["metadata"]["kernelspec"]["name"] == "python3"
     assert stored["metadata"]["language_info"] == {"name": "python"}
-    assert not OWN_PATHS.findall(NOTEBOOK.read_text(encoding="utf-8"))
+    assert not OWN_PATHS.findall(re.sub(PICTURE, "", text))
+    assert len(re.findall(PICTURE, text)) == 2
+
+
+def test_it_begins_with_what_it_shows():
+    """The figures of the first cell are those that the stored run printed last."""
+    first = source(json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"][0])
+    rows = dict(re.findall(r"^\| ([^|]+) \| (\d\.\d+) \|$", first, re.MULTILINE))
+    assert list(rows) == list(store_notebook.FIGURES.values())
+    stored = printed(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
+    for pattern, row in store_notebook.FIGURES.items():
+        assert re.search(pattern, stored)[1] == rows[row], AGAIN
+    before, after, rule = (float(figure) for figure in rows.values())
+    assert after >= before + MARGIN
+    assert after > rule
+
+
+def test_the_badge_and_the_installation_name_the_same_place():
+    text = "\n".join(source(cell) for cell in cells("markdown") + cells("code"))
+    [repository] = re.findall(r'^REPOSITORY = "https://github\.com/(\S+)"$', text, re.M)
+    opened = re.findall(
+        r"colab\.research\.google\.com/github/(\S+?)/blob/(\S+?)\)", text
+    )
+    assert opened == [(repository, f"main/{NOTEBOOK.relative_to(ROOT).as_posix()}")]
 
 
 def test_it_uses_what_is_public_and_copies_nothing():
@@ -50,7 +84,7 @@ def test_it_uses_what_is_public_and_copies_nothing():
         if isinstance(node, ast.ImportFrom) and node.module.startswith("mempo_jax")
         for alias in node.names
     ]
-    assert {"run", "Agent", "compare"} <= set(named)
+    assert {"run", "Agent", "compare"} <= set(named) <= set(api.__all__)
     assert not [name for name in named if name.startswith("_")]
     defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
     assert defined == {"chip", "around", "install", "load", "mean"}
@@ -90,7 +124,7 @@ def shown(executed, kind):
 
 def printed(executed):
     return "".join(
-        output["text"]
+        "".join(output["text"])  # a list of lines in a stored file
         for cell in cells("code", executed)
         for output in cell["outputs"]
         if output.get("name") == "stdout"

@@ -1,3 +1,5 @@
+import types
+
 import pytest
 
 from mempo_jax.planning import plan
@@ -85,3 +87,30 @@ def test_heads_of_keys_are_never_divided():
     plan.find(CONFIG, memory(settings), 1, DEVICES, HEADS, memory, tried.append)
     assert any("mesh.tensor=2" in each for each in tried)
     assert not any("mesh.tensor=4" in each for each in tried)
+
+
+def axes(data, fsdp, tensor):
+    return types.SimpleNamespace(data=data, fsdp=fsdp, tensor=tensor)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "devices", "changes"),
+    [
+        (axes(-1, 4, 4), 8, {"mesh.fsdp": 2}),
+        (axes(-1, 4, 4), 4, {"mesh.fsdp": 1}),
+        (axes(-1, 1, 3), 2, {"mesh.tensor": 2}),
+        (axes(2, 4, 4), 16, {"mesh.data": 1}),
+        (axes(4, 2, 1), 4, {"mesh.data": 2}),
+        (axes(-1, 4, 4), 7, {"mesh.fsdp": 1, "mesh.tensor": 7}),
+    ],
+)
+def test_the_nearest_mesh_changes_little_and_keeps_tensor(mesh, devices, changes):
+    assert plan.nearest_mesh(mesh, devices, lambda changes: True) == changes
+
+
+def test_the_nearest_mesh_is_one_that_can_run():
+    def fits(changes):
+        return changes.get("mesh.tensor") == 2
+
+    assert plan.nearest_mesh(axes(-1, 4, 4), 8, fits) == {"mesh.tensor": 2}
+    assert plan.nearest_mesh(axes(-1, 4, 4), 8, lambda changes: False) is None

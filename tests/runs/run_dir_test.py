@@ -76,3 +76,31 @@ def test_a_directory_that_could_not_be_filled_leaves_the_one_before(tmp_path):
         place.save_dir(policy, fill_the_disk)
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]
     assert (policy / "weights").read_text() == "new"
+
+
+@pytest.mark.parametrize("name", ["a[1]", "lr=[0.1]", "[!a]", "a\\b", "a*", "a?", "**"])
+def test_a_path_whose_checkpoints_could_not_be_read_again_is_refused(tmp_path, name):
+    for path in (tmp_path / name, tmp_path / name / "run"):
+        with pytest.raises(ConfigError, match="expected a path without any of"):
+            RunDir(str(path)).claim(CONFIG)
+        assert not path.exists()
+
+
+def test_the_run_stays_where_it_began_if_the_current_directory_changes(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    place = RunDir("run")
+    place.claim(CONFIG)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    place.save_json("summary.json", {"steps": 2})
+    assert (tmp_path / "run" / "summary.json").is_file()
+    assert place.checkpoints == tmp_path / "run" / "checkpoints"
+
+
+def test_a_home_is_expanded_and_a_bucket_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert RunDir("~/run").path == tmp_path / "run"
+    with pytest.raises(ConfigError, match="--workdir=gs://bucket/run: expected a dir"):
+        RunDir("gs://bucket/run")
