@@ -32,7 +32,7 @@ from mempo_jax.config import RunConfig, complete_saved
 from mempo_jax.distributed import hosts, placement
 from mempo_jax.distributed.placement import fetch, on_mesh, place_params
 from mempo_jax.envs import TaskSuite, derived_seed
-from mempo_jax.envs.base import OwnSuite
+from mempo_jax.envs.own_environments import OwnSuite
 from mempo_jax.memory import OpError, error_message
 from mempo_jax.models import hf, lora, stream
 from mempo_jax.models.decoder import LanguageModel

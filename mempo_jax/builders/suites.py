@@ -25,12 +25,12 @@ from mempo_jax.envs import (
 )
 from mempo_jax.envs.adapters import ADAPTERS, AdapterSuite
 from mempo_jax.envs.babi import BabiSuite
-from mempo_jax.envs.base import own_suite
 from mempo_jax.envs.dialogue import DialogueSuite
 from mempo_jax.envs.experts import RollingExpert
 from mempo_jax.envs.factbook import FactbookSource, read_package
 from mempo_jax.envs.ledger import LedgerSuite
 from mempo_jax.envs.multi_qa import MultiQaSuite
+from mempo_jax.envs.own_environments import own_suite
 from mempo_jax.envs.qa_data import FileSource, find_files
 from mempo_jax.memory import Bank
 from mempo_jax.settings import ConfigError
@@ -55,7 +55,7 @@ def make_suite(settings: RunConfig) -> TaskSuite:
     elif env.name in ADAPTERS:
         suite = _adapter_suite(settings)
     elif ":" in env.name:
-        suite = own_suite(env.name, settings.seed, settings.episode().limits())
+        suite = own_suite(env.name, settings.seed, settings.memory)
     else:
         suite = BabiSuite(env.babi, env.data_dir, settings.seed)
     check_repeatable(suite, [suite.task("train", i) for i in range(2)])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mempo_jax.envs.base import Situation
-from mempo_jax.memory import Limits, Op, OpKind, error_message, parse_ops
+from mempo_jax.memory import BankConfig, Op, OpKind, error_message, parse_ops
 from mempo_jax.settings import ConfigError
 
 WRITE_RATE = 0.5  # of both experts, if the environment names no other
@@ -54,7 +54,7 @@ class CheckedExpert:
         self,
         expert: Callable[[Situation, np.random.Generator], str],
         source: str,
-        limits: Limits,
+        limits: BankConfig,
         write_rate: float,
     ) -> None:
         self._expert, self._source = expert, source

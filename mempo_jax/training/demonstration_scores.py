@@ -19,7 +19,7 @@ from mempo_jax.config import RunConfig
 from mempo_jax.distributed import hosts
 from mempo_jax.envs import EnvironmentFault, Episode, TaskSuite
 from mempo_jax.envs.adapters import ADAPTERS
-from mempo_jax.envs.base import OwnSuite
+from mempo_jax.envs.own_environments import OwnSuite
 from mempo_jax.envs.reward import RewardError
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.settings import ConfigError

@@ -156,9 +156,7 @@ class GroupSampler:
         settings = self._settings.reward
         source = f"config.reward.function = {settings.function!r}"
         for trajectory, value in zip(counted, values, strict=True):
-            trajectory.reward = rescored(
-                trajectory.reward, value, settings.weights(), source
-            )
+            trajectory.reward = rescored(trajectory.reward, value, settings, source)
             earned = trajectory.reward.weighted["task"]
             trajectory.turn_reward = [0.0] * len(trajectory.turn_reward)
             trajectory.turn_reward[-1:] = [earned]

@@ -8,7 +8,7 @@ import pytest
 from mempo_jax.builders.suites import make_episodes, make_suite
 from mempo_jax.config import from_config
 from mempo_jax.envs import check_repeatable
-from mempo_jax.envs.base import own_suite
+from mempo_jax.envs.own_environments import own_suite
 from mempo_jax.settings import ConfigError
 from tests.envs.scripted_env import make_episode
 from tests.experiments import tiny

@@ -9,15 +9,15 @@ from examples.own_environment import COLOURS
 from mempo_jax.builders.suites import make_suite, play_expert
 from mempo_jax.config import from_config
 from mempo_jax.envs import Question, Situation, StepResult
-from mempo_jax.envs.base import own_suite
+from mempo_jax.envs.own_environments import own_suite
 from mempo_jax.envs.own_experts import CheckedExpert, GenericExpert
-from mempo_jax.memory import BankConfig, Limits
+from mempo_jax.memory import BankConfig
 from mempo_jax.settings import ConfigError
 from tests.experiments import tiny
 
 EXAMPLE = "examples.own_environment:Doors"
 DOORS = "tests.envs.doors:Doors"
-LIMITS = Limits.of(BankConfig())
+LIMITS = BankConfig()
 
 
 def play(path, count, write_rate):

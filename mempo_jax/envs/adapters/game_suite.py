@@ -8,7 +8,7 @@ from mempo_jax.envs.adapters.game import NO_MOVE, AdapterConfig, Game, GameEnv
 from mempo_jax.envs.adapters.gymnasium_text import make_gymnasium
 from mempo_jax.envs.adapters.textarena_games import make_textarena
 from mempo_jax.envs.adapters.textworld import make_textworld
-from mempo_jax.envs.base import SeededSuite
+from mempo_jax.envs.own_environments import SeededSuite
 from mempo_jax.envs.tools import HungToolError, ToolConfig
 from mempo_jax.settings import ConfigError
 

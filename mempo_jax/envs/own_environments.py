@@ -1,0 +1,251 @@
+"""Tasks that are a seed each, for environments that draw all they show from it.
+
+Among them environments of one's own: ``config.env.name = "package.module:Name"`` names
+a class, or a function without arguments, that gives an ``Environment``. Beyond that
+protocol it may have
+
+``expert(seen, rng)``  a method that demonstrates the task: the text of one turn, from
+                       what the policy sees (a ``Situation``)
+``write_rate``         how many of the expert's writes demonstrations keep, 0 to 1
+``moves``              texts that demonstrations choose from, if there is no expert
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mempo_jax.envs.base import (
+    Environment,
+    ScriptedPolicy,
+    Situation,
+    Task,
+    derived_seed,
+)
+from mempo_jax.envs.own_experts import UNKNOWN, WRITE_RATE, CheckedExpert, GenericExpert
+from mempo_jax.memory import BankConfig
+from mempo_jax.settings import ConfigError
+
+SPLITS = ("train", "test")
+WORDS_OF_TASKS = 16  # whose texts give the vocabulary
+MAX_TURNS = 64  # of each of them, without a move
+MAX_NOTE_WORDS = 24
+# Of an environment of one's own: a word in an eighth of the tasks is missed by 64 in a
+# row once in 5,000 times.
+QUIET_TASKS, MOST_TASKS = 64, 512
+
+
+class SeededSuite:
+    """Tasks of one environment; the splits differ in their seeds.
+
+    make: an environment for a split. key: of what this suite plays, beside its name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[str], Environment],
+        seed: int,
+        *,
+        key: str = "",
+        moves: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self._make, self._seed, self._key, self._moves = make, seed, key, moves
+
+    def task(self, split: str, index: int) -> Task:
+        if split not in SPLITS or index < 0:
+            raise ValueError(
+                f"{self.name} task: expected split train or test and index >= 0, got "
+                f"{split!r} and {index}"
+            )
+        seed = derived_seed(self.name, self._key, split, index, self._seed)
+        return Task(self.name, split, index, seed)
+
+    def size(self, split: str) -> int | None:
+        return None
+
+    def make(self, task: Task) -> Environment:
+        return self._make(task.split)
+
+    def vocabulary(self) -> list[str]:
+        """Words that the first tasks show to somebody who makes no move."""
+        texts = [*self._moves]
+        for index in range(WORDS_OF_TASKS):
+            task = self.task("train", index)
+            texts += self._texts(self.make(task), task.seed)
+        return sorted({word for text in texts for word in re.findall(r"\w+", text)})
+
+    def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        rate = WRITE_RATE if write_rate is None else write_rate
+        return FormExpert(self._moves, rate)
+
+    def _texts(self, env: Environment, seed: int) -> Iterator[str]:
+        yield env.reset(seed)
+        yield env.goal
+        for _ in range(MAX_TURNS):
+            result = env.step("")
+            yield result.observation
+            if result.done:
+                return
+
+
+class FormExpert:
+    """Notes what it sees with one probability, then makes one of ``moves`` at random.
+
+    It knows nothing of the task, and shows the form of acting only.
+    """
+
+    def __init__(self, moves: tuple[str, ...], write_rate: float = WRITE_RATE) -> None:
+        self._moves, self._write_rate = moves, write_rate
+
+    def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
+        said = ""
+        if rng.random() < self._write_rate:
+            words = re.sub(r"[<>]", " ", situation.observation).split()
+            said = f"<mem_write> {' '.join(words[:MAX_NOTE_WORDS])}</mem_write>"
+        if not self._moves:
+            return said
+        return f"{said}<act> {self._moves[rng.integers(len(self._moves))]}</act>"
+
+
+class OwnSuite(SeededSuite):
+    """Tasks of an environment of one's own, with its expert or the generic one.
+
+    Args:
+      make: makes the environment.
+      path: "package.module:Name", as in ``config.env.name``.
+      limits: of a turn, for the texts of the expert.
+
+    Raises:
+      ConfigError: ``moves``, ``expert`` or ``write_rate`` is not what it should be.
+    """
+
+    def __init__(
+        self, make: Callable[[], Environment], path: str, seed: int, limits: BankConfig
+    ) -> None:
+        self._field, self._limits = f"config.env.name = {path!r}", limits
+        # Never reset, so that its expert cannot look up what it should remember.
+        blind: Any = make()
+        moves = getattr(blind, "moves", ())
+        if isinstance(moves, str):  # its letters would be the moves
+            raise self._fault(f"expected moves as a tuple of texts, got {moves!r}")
+        self._own_expert = getattr(blind, "expert", None)
+        if self._own_expert is not None and not callable(self._own_expert):
+            raise self._fault(
+                f"expected expert as a method, expert(seen, rng), got "
+                f"{self._own_expert!r}"
+            )
+        self._write_rate = getattr(blind, "write_rate", WRITE_RATE)
+        numeric = isinstance(self._write_rate, int | float)
+        if not numeric or not 0 <= self._write_rate <= 1:
+            raise self._fault(
+                f"expected write_rate as a number from 0 to 1, got {self._write_rate!r}"
+            )
+        name = path.partition(":")[2]
+        super().__init__(name, lambda split: make(), seed, key=path, moves=tuple(moves))
+
+    @property
+    def has_expert(self) -> bool:
+        """Whether the environment brings an expert of its own."""
+        return self._own_expert is not None
+
+    def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        rate = self._write_rate if write_rate is None else write_rate
+        if self._own_expert is not None:
+            return CheckedExpert(self._own_expert, self._field, self._limits, rate)
+        endings, tag = self._endings(), self._answer_tag()
+        return GenericExpert(self._moves, endings=endings, tag=tag, write_rate=rate)
+
+    def vocabulary(self) -> list[str]:
+        """Words of ``moves``, and of tasks until no more come up, if nobody moves."""
+        texts = [*self._moves, UNKNOWN]
+        found = {word for text in texts for word in re.findall(r"\w+", text)}
+        quiet = 0
+        for index in range(MOST_TASKS):
+            task = self.task("train", index)
+            texts = self._texts(self.make(task), task.seed)
+            new = {word for text in texts for word in re.findall(r"\w+", text)} - found
+            found |= new
+            quiet = 0 if new else quiet + 1
+            if quiet == QUIET_TASKS:
+                break
+        return sorted(found)
+
+    def _endings(self) -> frozenset[str]:
+        """Observations before the end of the first tasks, if none contains a "?"."""
+        last = set()
+        for index in range(WORDS_OF_TASKS):
+            task = self.task("train", index)
+            first, _, *others = self._texts(self.make(task), task.seed)
+            seen = [first, *others]
+            ended = len(seen) <= MAX_TURNS
+            shown = seen[:-1] if ended else seen
+            if any("?" in text for text in shown):
+                return frozenset()
+            last |= set(shown[-1:] if ended else ())
+        return frozenset(last)
+
+    def _answer_tag(self) -> str:
+        """The op that answers the questions, if the environment knows some."""
+        task = self.task("train", 0)
+        env = self.make(task)
+        env.reset(task.seed)
+        asked = env.questions() if hasattr(env, "questions") else ()
+        kinds = {question.kind for question in asked}
+        return kinds.pop() if len(kinds) == 1 else "act"
+
+    def _texts(self, env: Environment, seed: int) -> Iterator[str]:
+        try:
+            yield from super()._texts(env, seed)
+        except Exception as error:  # code of somebody else may raise anything
+            raise self._fault(
+                f"a task without a move (step('') in each turn, seed {seed}) raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _fault(self, what: str) -> ConfigError:
+        return ConfigError(f"{self._field}: {what}")
+
+
+def own_suite(path: str, seed: int, limits: BankConfig | None = None) -> OwnSuite:
+    """The suite of ``package.module:Name``.
+
+    Args:
+      path: a class, or a function without arguments, that gives an ``Environment``.
+      seed: of the run.
+      limits: of a turn; None: those of a bank with its defaults.
+
+    Raises:
+      ConfigError: there is no such thing, or what it gives is no Environment.
+    """
+    module, _, name = path.partition(":")
+    field = f"config.env.name = {path!r}"
+    try:
+        made: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{field}: {error}") from error
+    if not callable(made):
+        raise ConfigError(
+            f"{field}: expected a class or a function that gives an Environment, got "
+            f"{made!r}"
+        )
+    try:
+        env = made()
+    except Exception as error:  # code of somebody else may raise anything
+        raise ConfigError(
+            f"{field}: expected to make an Environment by calling it without "
+            f"arguments, got {type(error).__name__}: {error}"
+        ) from error
+    wanted = ("goal", "reset", "step", "score", "useful")
+    missing = [each for each in wanted if not hasattr(env, each)]
+    if missing:
+        raise ConfigError(
+            f"{field}: expected an Environment (mempo_jax.envs.Environment), "
+            f"{type(env).__name__} lacks {', '.join(missing)}"
+        )
+    return OwnSuite(made, path, seed, limits or BankConfig())
