@@ -19,7 +19,7 @@ DOORS = "tests.envs.doors:Doors"
 def test_the_documentation_shows_the_example_as_it_stands_here():
     root = pathlib.Path(__file__).parents[2]
     example = (pathlib.Path(__file__).parent / "doors.py").read_text()
-    assert example in (root / "docs/tasks.md").read_text()
+    assert example in (root / "docs/environments.md").read_text()
     readme = (root / "README.md").read_text()
     assert "# doors.py" not in readme or example in readme
 
