@@ -10,7 +10,7 @@ import pytest
 from mempo_jax import Agent, TextTask
 from mempo_jax.builders.memory_models import MemoryModels
 from mempo_jax.envs import EpisodeStatus, Task
-from mempo_jax.memory import Bank, BankFileError, make_embedder
+from mempo_jax.memory import Bank, BankConfig, BankFileError, make_embedder
 from mempo_jax.settings import ConfigError
 from tests.envs.scripted_env import ScriptedEnv
 from tests.experiments.process import ROOT, environment, finish, start
