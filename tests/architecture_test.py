@@ -234,6 +234,14 @@ def test_every_part_has_a_wall():
     assert parts <= set(MAY_IMPORT), "a new part needs a row in MAY_IMPORT"
 
 
+def test_every_folder_of_modules_is_a_package():
+    """A folder without ``__init__.py`` is imported in a checkout, and left out of a
+    wheel."""
+    folders = {pathlib.PurePosixPath(name).parent for name in package_sources()}
+    bare = [str(f) for f in folders if not (ROOT / f / "__init__.py").is_file()]
+    assert bare == []
+
+
 def test_walls_between_packages():
     assert_none(breaches_of(wall_breaches, package_sources()))
 
