@@ -450,10 +450,8 @@ class _Stream:
         self._text, self._at = "", 0  # the window, and how far it is read
         marked = file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
         file.seek(len(codecs.BOM_UTF8) if marked else 0)
-        self._mark = (
-            0,
-            file.tell(),
-        )  # a position in the window, and its byte in the file
+        # A position in the window, and its byte in the file.
+        self._mark = 0, file.tell()
         self._ended = False
         self._record = 0
 
