@@ -89,6 +89,7 @@ def split_answers(text: str, count: int) -> tuple[str, ...]:
     if not numbers and count == 1:
         return (text.strip(),)
     answers = [""] * count
+    # An answer ends where the next number begins.
     ends = [match.start() for match in numbers[1:]] + [len(text)]
     for match, end in zip(numbers, ends):
         answers[int(match[1]) - 1] = text[match.end() : end].strip(" \t\r\n;")

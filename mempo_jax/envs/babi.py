@@ -42,6 +42,7 @@ NOTHING = ("none", "nothing")  # answers that need no evidence
 _FIGURES = {str(n): word for n, word in enumerate(COUNTS)} | {"zero": "none"}
 _DIRECTIONS = {"north": "n", "east": "e", "south": "s", "west": "w"}
 UNKNOWN_ANSWER = "unknown"
+# Sentences and questions that the expert understands.
 _MOVE = re.compile(
     r"(\w+) (?:went|went back|journeyed|moved|travelled) to the (\w+)\.?$"
 )
@@ -139,6 +140,7 @@ class BabiSuite:
                 f"{split!r} and {index}"
             )
         epoch = index // len(self._stories[split])
+        # Training has a new order each epoch; test tasks stay where they are.
         seed = derived_seed("babi-order", self._seed, epoch) if split == "train" else 0
         return Task(self.name, split, index, seed)
 
@@ -177,6 +179,7 @@ class BabiSuite:
 def _load(data_dir: str, task: int, split: str, max_lines: int) -> list[Story]:
     """Reads the stories of one task and split; long ones are left out of training."""
     path = find_file(data_dir, task, split)
+    # Only training leaves out long stories.
     limit = max_lines if split == "train" else sys.maxsize
     stories = [s for s in read_stories(path, task) if len(s.lines) <= limit]
     has_question = (
@@ -229,6 +232,7 @@ class BabiEnv:
             self._scores[self._at] = right
         self._right += right
         self._at += 1
+        # A story of the files may have no question.
         reward = right / max(self._questions, 1)
         if final or self._at == len(self._lines):
             return StepResult("", reward, True)
@@ -448,6 +452,7 @@ class BabiExpert:
                 else ""
             )
             return moved or _note_drop(situation)
+        # A move of two people, or one that a pronoun may refer to, takes several notes.
         shared = self._notes_last or _MOVE_BOTH.match(text)
         if shared and (notes := self._moves(text, rng)):
             return notes
@@ -512,6 +517,7 @@ def _answer(situation: Situation) -> str:
         return _answer_place(where[1] if where else is_in[1], is_in, situation)
     if carried := _CARRIED.match(text):
         return _answer_carried(carried[2], bool(carried[1]), situation)
+    # The first pattern that matches: a question about a gift has one form.
     for pattern, role in _GIFTS:
         if gift := pattern.match(text):
             return _answer_gift(gift.groupdict(), role, situation)
@@ -528,6 +534,7 @@ def _answer_place(
         return f"<think> {subject}</think>{_recall(subject)}"
     place = _place_of(subject, situation.recalled)
     if place and place[0].isupper():  # a person who carries the thing
+        # A second recall: where is that person?
         if len(situation.queries) == 1:
             return _recall(place)
         place = _place_of(place, situation.recalled)

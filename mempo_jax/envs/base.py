@@ -196,6 +196,7 @@ def check_repeatable(suite: TaskSuite, tasks: Sequence[Task]) -> None:
     """
     for task in tasks:
         first, second = suite.make(task), suite.make(task)
+        # Two environments, not one reset twice: members of a group have one each.
         starts = [(env.reset(task.seed), env.goal) for env in (first, second)]
         if starts[0] != starts[1]:
             raise UnrepeatableTaskError(

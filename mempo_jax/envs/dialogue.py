@@ -226,11 +226,13 @@ def _split(blocks: dict, test_share: float) -> dict[str, _Split]:
                 f"questions_per_task below {len(all_blocks[0])}, or give a file of "
                 "more conversations"
             )
+        # Both splits show the same conversation and ask different questions.
         halves = all_blocks[0::2], all_blocks[1::2]
         return {
             split: _Split((only,), (half,), (len(half),))
             for split, half in zip(SPLITS, halves, strict=True)
         }
+    # At least one conversation on either side.
     held_out = min(max(round(len(samples) * test_share), 1), len(samples) - 1)
     cut = len(samples) - held_out
     splits = {}
@@ -393,6 +395,7 @@ class DialogueExpert:
             if not situation.queries:
                 return f"<mem_recall> {_plain(question)}</mem_recall>"
             return f"<act> {_plain(read_answer(question, situation.recalled))}</act>"
+        # The first line holds session and date; see ``cut_into_turns``.
         head, *lines = text.split("\n")
         date = head.partition(", ")[2]
         noted = [line for line in lines if rng.random() < self._write_rate]

@@ -180,6 +180,7 @@ def parse(value: Any, place: str) -> Conversation:
     turns_by_session = _field(
         value, "conversation", dict, "an object with sessions", place
     )
+    # By number, since a sort by name puts session_10 before session_2.
     numbers = sorted(int(m[1]) for m in map(_SESSION.fullmatch, turns_by_session) if m)
     sessions = tuple(_session(turns_by_session, number, place) for number in numbers)
     known = {u.id for session in sessions for u in session.utterances}
@@ -216,6 +217,7 @@ def _utterance(turn: Any, place: str) -> Utterance:
     ids = turn_ids(dia_id)
     if len(ids) != 1:
         raise DataError(f"{place}.dia_id: expected 'D1:3', got {_cut(dia_id)}")
+    # The policy reads text only, so a picture is replaced by its caption.
     caption = turn.get("blip_caption", "")
     if isinstance(caption, str) and caption.strip():
         text = f"{text} (picture: {_clean(caption)})".strip()
@@ -238,6 +240,7 @@ def _question(item: Any, known: set[str], place: str) -> DialogueQuestion:
     if not answer and kind != ADVERSARIAL:
         raise DataError(f"{place}.answer: expected a text, not empty, got ''")
     support = item.get("evidence", [])
+    # Evidence may be one text that names several ids.
     support = [support] if isinstance(support, str) else support
     if not isinstance(support, list):
         raise DataError(
@@ -293,6 +296,7 @@ def abstains(answer: str) -> bool:
     """
     bare = re.sub(r"['’`]", "", answer.lower())
     words = " ".join(re.findall(r"[^\W_]+", bare))
+    # Spaces on both sides: a phrase matches whole words only.
     return any(f" {phrase} " in f" {words} " for phrase in ABSTENTIONS)
 
 

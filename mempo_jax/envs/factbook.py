@@ -109,6 +109,7 @@ class FactbookSource:
     ) -> None:
         self._countries = countries(data)
         self._split_of = {
+            # By the code alone: other countries do not change a country's split.
             code: share_of(derived_seed("factbook-split", code), *shares)
             for code in self._countries
         }
@@ -129,10 +130,12 @@ class FactbookSource:
 
     def _balanced(self, numbers: list[int], share: float) -> list[int]:
         """Leaves out questions until ``share`` of them has two hops."""
+        # A fixed seed: the questions are the same in every run.
         rng = np.random.default_rng(0)
         order = [numbers[at] for at in rng.permutation(len(numbers))]
         singles = [n for n in order if self._records[n].kind == SINGLE]
         doubles = [n for n in order if self._records[n].kind != SINGLE]
+        # As many questions as possible with doubles / (singles + doubles) = share.
         if share < 1:
             doubles = doubles[: int(len(singles) * share / (1 - share))]
         if share > 0:

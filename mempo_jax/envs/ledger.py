@@ -232,6 +232,7 @@ def _draw_facts(
     facts: list[LedgerFact] = []
     taken: set[tuple[str, str]] = set()
     for at, is_relevant in enumerate(relevant):
+        # Only the newest value of a thing can be corrected.
         latest = {(f.who, f.topic): f for f in facts}.values()
         pool = [f for f in latest if (f.topic in topics) == bool(is_relevant)]
         corrects = pool and rng.random() < settings.correction_rate

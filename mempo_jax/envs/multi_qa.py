@@ -190,6 +190,7 @@ class MultiQaSuite:
                 f"{split!r} and {index}"
             )
         trains = split == "train"
+        # Held-out tasks depend neither on the epoch nor on the run.
         epoch, seed = (index // size, self._seed) if trains else (0, 0)
         return Task(
             self.name, split, index, derived_seed(self.name, split, epoch, seed)
@@ -223,6 +224,7 @@ class MultiQaSuite:
             at -= counts[shelf]
         numbers = self._source.numbers(task.split, shelf)
         order = np.random.default_rng([task.seed, shelf]).permutation(len(numbers))
+        # The last task of a shelf wraps around to its first questions.
         chosen = [order[(at * each + i) % len(order)] for i in range(each)]
         return shelf, [numbers[i] for i in chosen]
 
@@ -423,7 +425,10 @@ class MultiQaExpert:
         done = int(status[1]) if status else len(plan)
         if "\n- " in situation.observation and 1 <= done <= len(plan):
             question, hop = plan[done - 1]
+            # A note is due once per result: before any recall at the first hop, after
+            # one at the next.
             not_noted = len(situation.queries) == min(hop, 1)
+            # What is noted already is recalled first, so that it is not noted again.
             if hop and not situation.queries:
                 return _recall(question)
             note = self._note(question, situation) if not_noted else ""
@@ -500,6 +505,7 @@ def topic(question: str) -> str:
       question: the question's text.
     """
     words = re.findall(r"[\w.'-]*\w", question)
+    # Capitals and digits; the first word has a capital in any case.
     named = [word for word in words[1:] if not word[0].islower()]
     return " ".join((named or words)[-TITLE_WORDS:])
 

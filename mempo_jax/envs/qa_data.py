@@ -127,6 +127,7 @@ class FileSource:
         shares: tuple[float, float],
         shelf_records: int,
     ) -> None:
+        # A file that serves several splits is read once.
         opened = {path: RecordFile(path) for path in dict.fromkeys(files.values())}
         self._files = {s: opened[files.get(s, files["train"])] for s in SPLITS}
         self._numbers = {s: self._split(s, set(files), shares) for s in SPLITS}
@@ -168,6 +169,7 @@ class FileSource:
         """Returns the numbers of the records of ``split`` that are on ``shelf``."""
         first, end = self._edges[split][shelf : shelf + 2]
         numbers = self._numbers[split]
+        # The numbers ascend, so those of a shelf are a slice.
         low, high = np.searchsorted(numbers, (first, end))
         return numbers[low:high].tolist()
 
@@ -279,6 +281,7 @@ class RecordFile:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
+        # Numbers only, no texts: memory does not depend on the size of a record.
         starts, sizes = array.array("q"), array.array("q")
         ids, questions = array.array("L"), array.array("Q")
         for number, (start, size, value) in enumerate(read_objects(path)):
@@ -331,6 +334,7 @@ class RecordFile:
 
 
 def _digest(text: str, size: int) -> int:
+    # JSON escapes may give lone surrogates, which strict UTF-8 refuses.
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size)
     return int.from_bytes(digest.digest(), "little")
 

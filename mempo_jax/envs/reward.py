@@ -218,6 +218,7 @@ def finite(value: Any, source: str) -> float:
     Raises:
       RewardError: it is no finite number; a bool is none.
     """
+    # Python counts True as a number; as a reward it is a mistake.
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise RewardError(f"{source}: expected one finite float, got {value!r}")

@@ -143,6 +143,7 @@ class _Draws:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
+        # The global states are put back, so that the caller's own draws are unaffected.
         before = random.getstate(), np.random.get_state()
         random.setstate(self._own[0])
         np.random.set_state(self._own[1])

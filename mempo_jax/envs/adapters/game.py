@@ -133,6 +133,7 @@ class GameEnv:
           RuntimeError: the game could not start.
           HungToolError: it did not start in time.
         """
+        # Stateful: a move that hangs leaves the game in an unknown state.
         self._tool = Tool(self._tools, seed=seed, stateful=True)
         self._return, self._paid, self._failed = 0.0, 0.0, 0
         self._done = False
@@ -152,6 +153,7 @@ class GameEnv:
         text = NO_MOVE
         if action.strip():
             text = self._move(action.strip())
+        # A step earns the increase of the score, so that rewards add up to it.
         earned, self._paid = self.score() - self._paid, self.score()
         return StepResult(text, earned, final or self._done)
 

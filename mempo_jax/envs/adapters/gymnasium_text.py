@@ -83,6 +83,7 @@ def make_gymnasium(settings: AdapterConfig) -> Callable[[str], GymnasiumGame]:
         return GymnasiumGame(env)
 
     try:
+        # One environment is made at once, so that a wrong id fails before training.
         make("train")
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(

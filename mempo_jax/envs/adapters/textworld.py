@@ -44,6 +44,7 @@ class TextWorldGame:
 
     def start(self, seed: int) -> GameMessage:
         """Starts a game; ``seed`` chooses one of the fold's own seeds."""
+        # The package makes the games of a fold from that fold's seeds only.
         fold_seed = self._seeds[seed % len(self._seeds)]
         message = self._read(
             self._server.generateNewGameJSON(fold_seed, self._fold, False)
@@ -105,6 +106,7 @@ def make_textworld(settings: AdapterConfig) -> Callable[[str], TextWorldGame]:
     }
 
     def make(split: str) -> TextWorldGame:
+        # The package's own gateway: an object for this game in the one Java process.
         interface = owner._gateway.jvm.textworldexpress.runtime.PythonInterface()
         fold = FOLDS[split]
         game = TextWorldGame(interface, settings.id, parameters, fold, seeds[split])
