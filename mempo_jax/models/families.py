@@ -216,7 +216,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _rope(raw: dict[str, Any]) -> dict[str, Any]:
-    """Merges rotary settings; older files have them at top level and in rope_scaling."""
+    """Merges rotary settings; older files have rope_theta at top level."""
     old = {"rope_theta": raw["rope_theta"]} if "rope_theta" in raw else {}
     return {
         **old,

@@ -107,7 +107,7 @@ def attach(block: Any, lora: LoraConfig, rngs: nnx.Rngs) -> None:
     for name in lora.targets:
         projection = getattr(getattr(block, PROJECTIONS[name]), name)
         adapter = Adapter(rngs, *projection.kernel.shape, lora)
-        # nnx took the None of ``Projection`` for static; data makes it part of the tree.
+        # nnx took the None of ``Projection`` for static; now it is part of the tree.
         projection.adapter = nnx.data(adapter)
 
 
