@@ -237,13 +237,13 @@ class Estimator:
         """
         exact = self.lowering(settings)
         other = self.lowering(settings, reference) if reference else None
-        made = {name: self.made(settings, name) for name in programs_of(settings)}
-        if "decode" in made:
-            made["decode"] += self._loop_cache(exact)
+        by_program = {name: self.made(settings, name) for name in programs_of(settings)}
+        if "decode" in by_program:
+            by_program["decode"] += self._loop_cache(exact)
         return Memory(
             standing(settings, exact, other, self.hosts),
             device_bytes(exact.shapes.sums),
-            made,
+            by_program,
         )
 
     def made(self, settings: RunConfig, name: str) -> int:

@@ -513,10 +513,10 @@ def _memory(plan: RunPlan) -> list[str]:
     lines = [_row("GiB on each device", "stays", "made", "sum")]
     lines += [_row(name, _gib(size)) for name, size in memory.stays.items()]
     lines.append(_row("gradients (float32 sums)", "", _gib(memory.sums)))
-    for name, made in memory.made.items():
+    for name, size in memory.made.items():
         title, total = TITLES[name], memory.while_in(name)
         mark = "  <- most" if name == memory.fullest else ""
-        lines.append(_row(f"in {title}", "", _gib(made), _gib(total)) + mark)
+        lines.append(_row(f"in {title}", "", _gib(size), _gib(total)) + mark)
     return [*lines, "", *_how_sure(plan), *_check(plan)]
 
 
