@@ -326,7 +326,7 @@ def load(cls, directory, embedder, **callables):
         vectors = np.load(files["embeddings"], allow_pickle=False)
         vectors.setflags(write=False)
         rows = zip(_read_lines(files["entries"]), vectors)
-        bank._start(bank._table_of(_entry(row, vector) for row, vector in rows))
+        bank._start(bank._make_table(_entry(row, vector) for row, vector in rows))
         for row in _read_lines(files["log"]):
             record = _record(row)
             made = record.outcome in (OpOutcome.NEW, OpOutcome.MERGED)
