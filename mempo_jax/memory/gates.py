@@ -18,9 +18,7 @@ from mempo_jax.memory.ops import OpError, OpOutcome, OpRecord
 from mempo_jax.memory.store import EntryTable
 
 _VERDICTS = tuple(str(verdict) for verdict in Verdict)
-_JUDGED_ENTRIES = (
-    4  # nearest entries that a write is compared with: each costs a verdict
-)
+_JUDGED_ENTRIES = 4  # a write is compared with so few: each costs a verdict
 
 
 class BatchJudge(Protocol):
@@ -75,9 +73,7 @@ class Gates:
         nearest = float(similarities[0]) if ids else 0.0
         draft = dataclasses.replace(draft, similarity=nearest)
         entries = [table[i] for i in ids]
-        verdicts = self._verdicts_of(
-            _pairs(full_text(draft.title, draft.text), entries)
-        )
+        verdicts = self._verdicts(_pairs(full_text(draft.title, draft.text), entries))
         verdict, old = self._weigh(verdicts, entries, similarities)
         if verdict == Verdict.REPEATS:
             return dataclasses.replace(
@@ -157,7 +153,7 @@ class Gates:
         too_long = len(text) + len(title or "") > self.config.max_entry_chars
         return OpError.TEXT_TOO_LONG if too_long else None
 
-    def _verdicts_of(self, pairs: list[tuple[str, str]]) -> Iterable[Verdict]:
+    def _verdicts(self, pairs: list[tuple[str, str]]) -> Iterable[Verdict]:
         """Verdicts in order; a judge without ``many`` is asked one at a time."""
         if self.config.judge != "always" and any(new == old for new, old in pairs):
             # The same text is a repeat whatever a judge would say about it.
@@ -198,7 +194,7 @@ class Gates:
         return Verdict.OTHER, None
 
     def _shorten(self, text: str) -> str:
-        """Keeps a joined text within ``merge_max_chars``; a cut spares the newest part."""
+        """Keeps a joined text within ``merge_max_chars``, if cut its newest part."""
         limit = min(self.config.merge_max_chars, self.config.max_entry_chars)
         if len(text) > limit:
             text = text.strip()
