@@ -31,8 +31,7 @@ class Lineage:
                 self._add(k, record)
 
     def shares(self, entry: int) -> dict[int, float]:
-        """Returns the writes that an entry came from and the share of each; they add to
-        1.
+        """Returns the share of each write that an entry came from; shares add to 1.
 
         Parents that were joined share equally with the write that joined them, as no
         one can say which words did it. A parent that was superseded has no share,
@@ -48,11 +47,13 @@ class Lineage:
         return {k: 1.0 / len(writes) for k in writes}
 
     def merges(self, entry: int) -> tuple[int, ...]:
-        """Returns the policy's merges that an entry went through, as positions in the
-        log.
+        """Returns the merges by the policy that an entry went through.
 
         Args:
           entry: id of the entry.
+
+        Returns:
+          Positions in the log.
         """
         return self._merges.get(entry, ())
 
