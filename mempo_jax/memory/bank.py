@@ -42,9 +42,9 @@ class Bank:
 
     Every change is an ``OpRecord`` that is applied and logged. A fault of the policy
     comes back as outcome ``error``. A fault of the caller raises TypeError or
-    ValueError, and an exception of the embedder, the judge or ``summarise`` passes
-    through; in both cases nothing has changed. A step is a turn index of this task,
-    from 0. It may go backwards; the log keeps the order in which ops ran.
+    ValueError, and exceptions of the embedder, the judge and ``summarise`` pass
+    through: then nothing has changed. A step is a turn index of this task, from 0. It
+    may go backwards; the log keeps the order in which ops ran.
 
     Attributes:
       config: settings of the bank.
@@ -169,7 +169,7 @@ class Bank:
         token_span=None,
         error: str | None = None,
     ) -> list[Hit]:
-        """Finds the entries nearest to a query and counts an access of each.
+        """Finds the entries nearest to a query, in rank order, and counts their access.
 
         Args:
           query: any text.
@@ -177,9 +177,6 @@ class Bank:
           step: turn index.
           token_span: range [start, end) of the tokens that asked; only logged.
           error: a fault to log that does not keep the op from running (``k_over_cap``).
-
-        Returns:
-          The hits in rank order; none if the bank is disabled.
 
         Raises:
           ValueError: ``k`` is below 1.
@@ -406,10 +403,9 @@ class Bank:
     def next_task(self, trajectory_id: str, *, turns: int | None = None) -> Self:
         """Makes an independent bank that goes on from these entries in a new task.
 
-        Steps count from the start of a task, so the steps of these entries are put back
-        by ``turns``: -1 is then the last turn of this task. Ages and the order of
-        eviction stay right over tasks, the log starts anew, and each entry keeps its
-        source. Costs O(entries).
+        Steps count from the start of a task, so those of these entries are put back by
+        ``turns``: -1 is the last turn of this task. Ages and the order of eviction stay
+        right, the log starts anew, and entries keep their source. Costs O(entries).
 
         Args:
           trajectory_id: source of what is written in the new task.
@@ -418,6 +414,7 @@ class Bank:
         Raises:
           ValueError: the log holds a later turn than ``turns`` allows.
         """
+        # Turns count from 0, so n turns end with turn n - 1.
         logged = 1 + max((record.turn for record in self.log), default=-1)
         turns = logged if turns is None else turns
         most = arguments.LAST_TURN
@@ -526,7 +523,7 @@ class Bank:
             self._merged += record.outcome == OpOutcome.MERGED
 
     def _log_refused(self, draft: OpRecord, error: OpError | None) -> bool:
-        """Logs an op that has no effect, for an error or with memory off: True."""
+        """Logs an op that is not run, for an error or with memory off; True then."""
         if not error and self.config.enabled:
             return False
         outcome = OpOutcome.ERROR if error else OpOutcome.DISABLED

@@ -92,6 +92,7 @@ def measure(
     step = last if step is None else arguments.integer("hygiene: step", step, -(2**31))
     probes = arguments.integer("hygiene: probes", probes, 0)
     listed = arguments.integer("hygiene: listed", listed, 0)
+    # A bank that never merges has a threshold above 1: nothing would contradict there.
     usual = min(bank.config.merge_threshold, BankConfig.merge_threshold)
     similar = (
         usual if similar is None else arguments.number("hygiene: similar", similar)

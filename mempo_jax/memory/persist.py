@@ -143,13 +143,13 @@ def _entry_row(entry: Entry) -> list:
 
 
 def _entry(row: list, vector: np.ndarray) -> Entry:
-    number, title, text, made, accessed, count, source, status, reason, into, up = row
+    number, title, text, start, accessed, count, source, status, reason, into, up = row
     return Entry(
         id=number,
         title=title,
         text=text,
         embedding=vector,
-        step_created=made,
+        step_created=start,
         step_accessed=accessed,
         access_count=count,
         source=source,
@@ -308,14 +308,14 @@ def _open_all(folder: pathlib.Path, stack) -> tuple[dict, dict[str, BinaryIO]]:
                 for name in meta["sha256"]
             }
         except FileNotFoundError as error:
-            if _meta_text(folder) == text:  # no save has come in between
+            if _meta_text(folder) == text:  # no save came in between: a file is lost
                 raise BankFileError(_damage_message(error.filename)) from error
 
 
 def _meta_text(folder: pathlib.Path) -> bytes:
     try:
         return (folder / META).read_bytes()
-    except NotADirectoryError:
+    except NotADirectoryError:  # the error at the end says it better
         pass
     except FileNotFoundError as error:
         left = _bank_files(folder) if folder.is_dir() else set()

@@ -74,6 +74,7 @@ class EntryTable:
         return len(self.base) + len(self._added)
 
     def __getitem__(self, entry_id: int) -> Entry:
+        # The base is shared: a change of one of its entries hides the entry there.
         if entry_id >= len(self.base):
             return self._added[entry_id - len(self.base)]
         return self._changed.get(entry_id) or self.base[entry_id]
@@ -259,7 +260,7 @@ class EntryTable:
         place = self._below.get(start, start - 1)
         while place >= 0 and self[place].status != Status.ACTIVE:
             place = self._below.get(place, place - 1)
-        self._below[start] = place
+        self._below[start] = place  # the next walk jumps the whole run
         return place
 
     def _set_entry(self, entry: Entry) -> None:
@@ -364,6 +365,7 @@ class EvictionQueue:
           count: ids wanted; at most as many as are active.
           table: the table that the queue belongs to.
         """
+        # All are taken out before the first goes back, so that none comes twice.
         keys = [self._pop_first(table) for _ in range(count)]
         for key in keys:
             heapq.heappush(self._heap, key)
@@ -374,7 +376,7 @@ class EvictionQueue:
         while True:
             key = self._smallest()
             entry = table[key[-1]]
-            if entry.status != Status.ACTIVE:
+            if entry.status != Status.ACTIVE:  # tombstones never live again
                 continue
             now = key_of(entry)
             if now == key:
@@ -420,6 +422,7 @@ def _check_entry(entry: Entry, entries: list[Entry], dim: int) -> None:
     _require(
         vector.shape == (dim,) and vector.dtype == np.float32, where + "embedding type"
     )
+    # 1e-3 is the tolerance with which a bank takes vectors in.
     _require(abs(float(vector @ vector) - 1) < 1e-3, where + "embedding norm is not 1")
     _require(bool(entry.text.strip()), where + "empty text")
     _require(entry.step_accessed >= entry.step_created, where + "accessed before made")

@@ -79,6 +79,7 @@ def _compare(new: str, old: str) -> Verdict:
 
 def _are_apart(a: Statement, b: Statement) -> bool:
     """Whether others say it, or one says too little: "ann: i do", "ann: we can"."""
+    # One heading within the other is the same one, named in full: "ann", "ann, 3 May".
     heads = set(a.words[: a.head]), set(b.words[: b.head])
     others = all(heads) and not (heads[0] <= heads[1] or heads[1] <= heads[0])
     if others or a.pointer != b.pointer:
@@ -245,6 +246,7 @@ def differing_spans(old: tuple[str, ...], new: tuple[str, ...]) -> list[Differin
       old: stems of the old statement.
       new: stems of the new one.
     """
+    # Equal ends are cut off first: most pairs differ in one stretch and need no more.
     start, least = 0, min(len(old), len(new))
     while start < least and old[start] == new[start]:
         start += 1

@@ -119,7 +119,7 @@ def updated(texts: list[str]) -> str:
     """
     *older, new = texts
     lines = [line for text in older for line in scoped(text)]
-    if len(lines) < 2:
+    if len(lines) < 2:  # the update replaces the only statement that there was
         return new
     fresh = scoped(new)
     untouched = [
@@ -139,7 +139,7 @@ def _strongest_verdict(statement: str, old: tuple[str, ...]) -> Verdict:
     Only the old statements that share most words with it are compared: all pairs of two
     long texts would take too long.
     """
-    if statement in old:
+    if statement in old:  # word for word: nothing needs to be read
         return Verdict.REPEATS
     if len(old) > _COMPARED:
         words = frozenset(read(statement).words)

@@ -80,10 +80,10 @@ class Statement:
     details: tuple[Word, ...]
     moods: frozenset[str]
     pasts: frozenset[str]
-    frame: frozenset[str]  # function words, without articles and pronouns
-    head: int  # words before the first colon, 0 without one
-    forms: tuple[str, ...]  # all after the heading, without signs
-    closing: str  # the last sign
+    frame: frozenset[str]
+    head: int
+    forms: tuple[str, ...]
+    closing: str
 
     @property
     def body(self) -> tuple[str, ...]:
@@ -93,6 +93,7 @@ class Statement:
     @property
     def subject(self) -> tuple[str, ...]:
         """The first word, with the number or letter that tells it from others."""
+        # "room 12" is one subject, and so is a Chinese name of two letters.
         words = self.body[:2]
         pair = words and (words[-1][0].isdigit() or lexicon.is_cjk(words[0]))
         return words if pair else words[:1]
@@ -104,7 +105,7 @@ class Statement:
 
     @property
     def pointer(self) -> str:
-        """ "that" of "ann: that's great", which only its context can tell."""
+        """A first word that points: "that" of "ann: that's great"."""
         first = self.forms[0].split("'")[0] if self.forms else ""
         return first if first in lexicon.POINTERS else ""
 
