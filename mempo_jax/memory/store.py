@@ -70,13 +70,37 @@ class EntryTable:
             active_count = sum(entry.status == Status.ACTIVE for entry in base)
         self.active_count = active_count
 
+    def apply(self, record: OpRecord, embedding: np.ndarray | None, source: str):
+        """Changes the table as a record says.
+
+        Args:
+          record: what to do.
+          embedding: of ``record.stored``, if the record makes an entry.
+          source: id of the trajectory that the new entry comes from.
+
+        Raises:
+          ValueError: the record does not fit the table; nothing is changed.
+        """
+        adds = record.outcome in (OpOutcome.NEW, OpOutcome.MERGED)
+        self._check_record(record, adds)  # all of it, before the first entry changes
+        if adds:
+            self._add(record, embedding, source)
+        elif record.outcome == OpOutcome.RECALLED:
+            for entry_id in record.entry_ids:
+                self._set_entry(self[entry_id].touched(record.turn))
+        elif record.outcome == OpOutcome.DELETED:
+            for entry_id in record.entry_ids:
+                self._bury(entry_id, Status.DELETED, Reason.POLICY)
+        for entry_id in record.evicted:
+            self._bury(entry_id, Status.DELETED, Reason.EVICTED)
+
     def __len__(self) -> int:
         return len(self.base) + len(self._added)
 
     def __getitem__(self, entry_id: int) -> Entry:
-        # The base is shared: a change of one of its entries hides the entry there.
         if entry_id >= len(self.base):
             return self._added[entry_id - len(self.base)]
+        # The base is shared: a change here hides the entry there.
         return self._changed.get(entry_id) or self.base[entry_id]
 
     def __iter__(self) -> Iterator[Entry]:
@@ -91,6 +115,35 @@ class EntryTable:
           entry_id: any value; one that is no int is no id.
         """
         return type(entry_id) is int and 0 <= entry_id < len(self)
+
+    def newest(self, count: int) -> list[Entry]:
+        """Returns the newest active entries, newest first.
+
+        Tombstones never become active again, so a run of them is walked once and then
+        jumped.
+
+        Args:
+          count: entries wanted.
+        """
+        newest, place = [], len(self) - 1
+        while place >= 0 and len(newest) < count:
+            entry = self[place]
+            if entry.status == Status.ACTIVE:
+                newest.append(entry)
+                place -= 1
+            else:
+                place = self._next_below(place)
+        return newest
+
+    def first_to_go(self, count: int) -> tuple[int, ...]:
+        """Returns ids of the active entries that the cap evicts first.
+
+        Args:
+          count: ids wanted.
+        """
+        if self._queue is None:
+            self._queue = EvictionQueue(self._order, self._added)
+        return self._queue.first(count, self)
 
     @property
     def index(self) -> Index:
@@ -135,59 +188,6 @@ class EntryTable:
         )
         twin._below = dict(self._below)
         return twin
-
-    def newest(self, count: int) -> list[Entry]:
-        """Returns the newest active entries, newest first.
-
-        Tombstones never become active again, so a run of them is walked once and then
-        jumped.
-
-        Args:
-          count: entries wanted.
-        """
-        newest, place = [], len(self) - 1
-        while place >= 0 and len(newest) < count:
-            entry = self[place]
-            if entry.status == Status.ACTIVE:
-                newest.append(entry)
-                place -= 1
-            else:
-                place = self._next_below(place)
-        return newest
-
-    def first_to_go(self, count: int) -> tuple[int, ...]:
-        """Returns ids of the active entries that the cap evicts first.
-
-        Args:
-          count: ids wanted.
-        """
-        if self._queue is None:
-            self._queue = EvictionQueue(self._order, self._added)
-        return self._queue.first(count, self)
-
-    def apply(self, record: OpRecord, embedding: np.ndarray | None, source: str):
-        """Changes the table as a record says.
-
-        Args:
-          record: what to do.
-          embedding: of ``record.stored``, if the record makes an entry.
-          source: id of the trajectory that the new entry comes from.
-
-        Raises:
-          ValueError: the record does not fit the table; nothing is changed.
-        """
-        adds = record.outcome in (OpOutcome.NEW, OpOutcome.MERGED)
-        self._check_record(record, adds)  # all of it, before the first entry changes
-        if adds:
-            self._add(record, embedding, source)
-        elif record.outcome == OpOutcome.RECALLED:
-            for entry_id in record.entry_ids:
-                self._set_entry(self[entry_id].touched(record.turn))
-        elif record.outcome == OpOutcome.DELETED:
-            for entry_id in record.entry_ids:
-                self._bury(entry_id, Status.DELETED, Reason.POLICY)
-        for entry_id in record.evicted:
-            self._bury(entry_id, Status.DELETED, Reason.EVICTED)
 
     def _check_record(self, record: OpRecord, adds: bool) -> None:
         if adds and record.entry_ids[:1] != (len(self),):
@@ -241,6 +241,12 @@ class EntryTable:
         self.active_count -= 1
         self._update_index("remove", entry_id)
 
+    def _set_entry(self, entry: Entry) -> None:
+        if entry.id >= len(self.base):
+            self._added[entry.id - len(self.base)] = entry
+        else:
+            self._changed[entry.id] = entry
+
     def _update_index(self, change: str, *args) -> None:
         """Updates the index. It is a cache: one that fails is dropped and rebuilt."""
         if self._index is None:
@@ -262,12 +268,6 @@ class EntryTable:
             place = self._below.get(place, place - 1)
         self._below[start] = place  # the next walk jumps the whole run
         return place
-
-    def _set_entry(self, entry: Entry) -> None:
-        if entry.id >= len(self.base):
-            self._added[entry.id - len(self.base)] = entry
-        else:
-            self._changed[entry.id] = entry
 
 
 def _matrix(entries: list[Entry], dim: int) -> np.ndarray:
