@@ -31,7 +31,7 @@ class SentenceLibrary:
 def embedder(settings):
     """The model that the library of sentence models is asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding, "_library", lambda: SentenceLibrary)
+        patch.setattr(embedding, "_import_library", lambda: SentenceLibrary)
         return settings.memory.make_embedder().name
 
 
