@@ -134,12 +134,12 @@ class Sampler:
         made = self._trainer.groups.sample(step)
         tally.counts["seconds sampling"] += time.perf_counter() - began
         arrays = _first_groups(made.arrays, wanted)
-        found = self._evidence(made.kept, arrays, tally)
-        tally.add_facts(made.sampled, made.kept, arrays, self._suite)
+        found = self._evidence(made.trajectories, arrays, tally)
+        tally.add_facts(made.sampled, made.trajectories, arrays, self._suite)
         for name, credit in self._modes.items():
             inputs = loss_inputs(
                 arrays._replace(evidence=found[credit.required_probes]),
-                np.zeros(len(made.kept), np.float32),
+                np.zeros(len(made.trajectories), np.float32),
                 objective=self._settings.objective,
                 credit=credit,
                 outcome_gate=self._settings.reward.outcome_gate,
