@@ -23,7 +23,7 @@ class Kind(enum.IntEnum):
     under the context rule "rolling".
     """
 
-    NONE = -1
+    NONE = -1  # padding
     WRITE = 0
     RECALL = 1
     MERGE = 2
@@ -36,15 +36,15 @@ class Kind(enum.IntEnum):
 
 
 class Outcome(enum.IntEnum):
-    """What came of an op."""
+    """What an op led to."""
 
-    NONE = -1
-    NEW = 0
-    MERGED = 1
-    DUPLICATE = 2
-    DONE = 3
+    NONE = -1  # padding
+    NEW = 0  # a write made an entry
+    MERGED = 1  # a write or a merge went into an entry made of several
+    DUPLICATE = 2  # a write repeated an entry, and nothing was stored
+    DONE = 3  # any other op that worked
     ERROR = 4
-    DISABLED = 5
+    DISABLED = 5  # the config turns this op off
 
 
 # Decisions about memory: a skipped write is one, and so is a tag that was got wrong.

@@ -515,9 +515,11 @@ def assign(
         credit = MODES[mode].ops(ops, facts, settings)
         weight, bonus = weight * credit.weight, bonus + credit.bonus
     outcome = jnp.asarray(ops.outcome)
+    # Ops that changed nothing in memory: they may pay, but never earn.
     failed = (kind == Kind.MALFORMED) | (outcome == Outcome.ERROR)
     failed |= outcome == Outcome.DUPLICATE
     bonus = jnp.where(failed, jnp.minimum(bonus, 0), bonus)
+    # Padding is neutral, whatever the modes computed there.
     padding = kind == Kind.NONE
     return OpCredit(keep(weight, ~padding, 1.0), keep(bonus, ~padding))
 
@@ -576,6 +578,7 @@ def to_tokens(
             jnp.asarray(turn_id), turns, settings
         )
     in_op = op_id >= 0
+    # A token spells an op or it does not: one of the two weights holds.
     weight = jnp.where(in_op, credit.weight[row, column], non_op_weight)
     bonus = keep(credit.bonus[row, column], in_op)
     return keep(weight, action_mask), keep(bonus, action_mask)

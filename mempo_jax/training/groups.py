@@ -170,6 +170,7 @@ class GroupSampler:
             self._apply_reward_function(trajectories)
             return trajectories
 
+        # Every process gets all groups, since each builds the same arrays from them.
         return list(itertools.chain.from_iterable(hosts.gather(own)))
 
     def _degenerate_slots(self, reward: np.ndarray, arrays: Trajectories) -> list[int]:

@@ -122,6 +122,7 @@ class Trainer:
         reference = policy if reference is None else reference
         self.reference = place_params(reference.params, mesh)
         self._reference_programs = self.programs
+        # A reference of another architecture needs programs of its own.
         if reference.model != policy.model:
             self._reference_programs = self._make_programs(reference, mesh)
         self._shapes = batch_shapes(settings, mesh)
@@ -271,6 +272,7 @@ class Trainer:
         order = np.random.default_rng(seed).permutation(valid)
         pad_id = self.policy.tokenizer.pad_id
         batches = []
+        # Whole trajectories are dealt out, so all tokens of one enter the same update.
         for part in np.array_split(order, self.settings.train.minibatches):
             segments = [
                 (int(n), segment)
@@ -301,6 +303,7 @@ class Trainer:
         """Refuses to train on wrong log-probs; returns the sampler's largest gap."""
         log_probs = [rows.log_probs for batch in scored for rows in batch]
         gap = checks.log_prob_gap(log_probs, self.settings.train.max_log_prob_gap)
+        # Only before the first update of a run: after it the policy has moved.
         if self._reference_is_initial and int(self.state.step) == 0:
             checks.reference_is_policy(log_probs)
         return gap
@@ -328,7 +331,7 @@ class Trainer:
                 self.settings.sampling.temperature,
             )
         self.state, device_metrics = self.programs.apply(self.state, sums)
-        metrics = to_host(device_metrics)
+        metrics = to_host(device_metrics)  # waits until the update is done
         metrics |= scalars._asdict()
         if metrics["skipped"]:
             self.in_a_row["skipped"] += 1
@@ -399,6 +402,7 @@ class StepMeter:
           trained_tokens: tokens of all updates.
         """
         counters = dataclasses.asdict(self._engine.counters)
+        # Each process samples its share of the groups and counts those tokens alone.
         own = {k: count - self._counters_before[k] for k, count in counters.items()}
         everyone = hosts.gather(lambda: own)
         tokens = {name: sum(each[name] for each in everyone) for name in own}

@@ -105,6 +105,7 @@ def count_tokens(batches: Sequence[Rows], valid: np.ndarray) -> np.ndarray:
     valid = np.asarray(valid).reshape(-1)
     total = np.zeros(valid.size, np.float32)
     for rows in batches:
+        # Unbuffered, since several rows of a batch can belong to one trajectory.
         np.add.at(total, rows.trajectory_index, counted(rows, valid).sum(axis=1))
     return total
 
@@ -139,6 +140,7 @@ def loss_inputs(
     advantage = advantages_of(trajectories, objective, outcome_gate)
     return LossInputs(
         ops=trajectories.ops,
+        # A traced factor: it changes from step to step and must not recompile.
         credit=op_credit._replace(bonus=bonus_scale * op_credit.bonus),
         advantage=advantage.reshape(-1),
         turn_count=trajectories.turn_count,
@@ -219,6 +221,7 @@ def token_advantage(
         inputs.turn_count,
         credit,
     )
+    # One number a trajectory: weight and bonus are what tells its tokens apart.
     group_advantage = inputs.advantage[rows.trajectory_index][:, None]
     return weight * group_advantage + bonus, weight
 
@@ -278,7 +281,7 @@ def policy_loss(
         constant_length=objective.constant_length,
         trajectory_token_count=inputs.token_count,
         behaviour_log_probs=rows.behaviour_log_probs,
-        importance_cap=objective.importance_cap or None,
+        importance_cap=objective.importance_cap or None,  # likewise
     )
 
 
@@ -296,6 +299,7 @@ def supervised_loss(
       loss_sum, count and the sum of tokens for reporting.
     """
     mask = counted(rows)
+    # Temperature 1: demonstrations were not drawn from the policy at another one.
     log_probs = shifted_log_probs(
         *_states(model, params, rows),
         rows.tokens,

@@ -68,6 +68,7 @@ def run(
     if summary is not None:
         return summary
     _try_optional_parts(settings)
+    # Most that can refuse the config comes before ``claim`` makes the directory.
     suite = make_suite(settings)
     mesh = make_run_mesh(settings)
     policy, reference = _policies(settings, suite, mesh)

@@ -128,6 +128,7 @@ def make_optimiser(
     """
     return _in_float32(
         optax.chain(
+            # Before Adam: one huge gradient would stay in its moments for many updates.
             optax.clip_by_global_norm(train.grad_clip),
             optax.adamw(
                 schedule,
@@ -192,6 +193,7 @@ def state_from_params(
       partition_rules: how parameters are split over them.
     """
     params = place_params(params, mesh, partition_rules)
+    # Shapes alone, to find the sharding of moments before any is made.
     shapes = jax.eval_shape(lambda p: fresh_state(p, optimiser), params)
     shardings = placement.shardings(shapes, mesh, partition_rules)
 
