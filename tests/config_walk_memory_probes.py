@@ -56,5 +56,6 @@ def evidence(settings):
     script = [write("gold"), write("one two"), probe_case.RECALL, probe_case.ANSWER]
     trajectories = probe_case.play(script, capacity=1)
     return [
-        x.tolist() for x in probe_case.evidence(trajectories, settings.credit.needs)
+        x.tolist()
+        for x in probe_case.evidence(trajectories, settings.credit.required_probes)
     ]
