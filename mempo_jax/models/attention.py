@@ -19,9 +19,9 @@ head are laid out as more queries of it, so that keys are never repeated.
 Letters: ``B`` rows, ``T`` tokens, ``H`` heads, ``K`` key heads, ``G`` = H / K, ``C``
 head size, ``n`` queries of a block, ``S`` keys that it may see.
 
-New tokens of several slots as one flat row: no slot is padded to another's width.
+New tokens of several slots packed in one row: no slot is padded to another's width.
 
-Letters as in ``decoder``: ``N`` tokens of a flat row, ``H`` heads, ``K`` key/value
+Letters as in ``decoder``: ``N`` tokens of a packed row, ``H`` heads, ``K`` key/value
 heads, ``C`` head size, ``S`` cache length; ``G`` the most pieces there may be.
 """
 
@@ -272,7 +272,7 @@ def cached_attention(query, keys, values, mask, turned: bool = False):
 PIECE = 32
 
 
-class Flat(NamedTuple):
+class PackedRows(NamedTuple):
     """Tokens, one slot's after the other's, and how attention goes through them.
 
     tokens, slots, positions: int32 [N]. Padding has a position past the cache's end.
@@ -288,11 +288,11 @@ class Flat(NamedTuple):
     count: Array
 
 
-def flat_attention(
+def packed_attention(
     query: Array,
     keys: Array,
     values: Array,
-    flat: Flat,
+    packed: PackedRows,
     spans: tuple[int, ...],
     turned: bool,
 ) -> Array:
@@ -318,7 +318,7 @@ def flat_attention(
     branches = [attend(span) for span in spans]
 
     def body(index, made):
-        first, slot, start, which = flat.pieces[index]
+        first, slot, start, which = packed.pieces[index]
         part = jax.lax.dynamic_slice_in_dim(padded, first, PIECE)
         part = jax.lax.switch(which, branches, part, slot, start)
         # What is behind the slot's last token is written over by the next piece, or
@@ -326,5 +326,5 @@ def flat_attention(
         return jax.lax.dynamic_update_slice_in_dim(made, part, first, axis=0)
 
     padded = jnp.pad(query, ((0, PIECE), (0, 0), (0, 0)))
-    made = jax.lax.fori_loop(0, flat.count, body, jnp.zeros_like(padded))
+    made = jax.lax.fori_loop(0, packed.count, body, jnp.zeros_like(padded))
     return made[: len(query)]

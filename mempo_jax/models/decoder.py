@@ -39,11 +39,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from mempo_jax.models.attention import (
-    Flat,
+    PackedRows,
     cached_attention,
     causal_attention,
     chosen,
-    flat_attention,
+    packed_attention,
 )
 from mempo_jax.models.layers import DecoderConfig, DecoderLayer, Ends, rotation_table
 from mempo_jax.models.lora import LoraConfig, attach
@@ -319,20 +319,20 @@ class LanguageModel:
         single = tokens.shape[1] == 1
         return self._fed(params, cache, tokens, positions, attend, single)
 
-    def extend_flat(
-        self, params: Params, cache: Cache, flat: Flat, spans: tuple[int, ...]
+    def extend_packed(
+        self, params: Params, cache: Cache, packed: PackedRows, spans: tuple[int, ...]
     ) -> tuple[Array, Cache]:
-        """``extend`` of tokens that lie flat: feeds those of ``flat`` into their slots.
+        """``extend`` of packed tokens: feeds those of ``packed`` into their slots.
 
         Returns the states after the final norm [N, D] and the cache. spans: see
-        ``flat_attention``. All positions of a slot before those fed must have been fed.
+        ``packed_attention``. All positions of a slot before those fed must have been fed.
         """
 
         def attend(held, query, *new):
-            held = written(*held, new, flat.slots, flat.positions, cache.turned)
-            return flat_attention(query, *held, flat, spans, cache.turned), held
+            held = written(*held, new, packed.slots, packed.positions, cache.turned)
+            return packed_attention(query, *held, packed, spans, cache.turned), held
 
-        return self._fed(params, cache, flat.tokens, flat.positions, attend, False)
+        return self._fed(params, cache, packed.tokens, packed.positions, attend, False)
 
     def _fed(self, params, cache: Cache, tokens, positions, attend, single: bool):
         """Tokens [..., N] through all layers. ``attend``: from a layer's keys and

@@ -183,11 +183,11 @@ class Collector:
         tokenizer: Tokenizer,
         make_episode: Callable[[Job], Episode],
         step_timeout_s: float,
-        foresee: Callable[[list[tuple[str, str]]], None] | None = None,
+        prefetch_verdicts: Callable[[list[tuple[str, str]]], None] | None = None,
     ) -> None:
         self._engine, self._tokenizer = engine, tokenizer
         self._make_episode, self._limit = make_episode, step_timeout_s
-        self._foresee = foresee
+        self._prefetch = prefetch_verdicts
         self._ask_between: Callable[[], None] = nothing
         self.seconds_engine = 0.0
         self.seconds_host = 0.0
@@ -298,9 +298,9 @@ class Collector:
                 run.fail(result)
             else:
                 actions.append((run, result))
-        if self._foresee is not None:
+        if self._prefetch is not None:
             asked = [run.episode.questions(action.text) for run, action in actions]
-            self._foresee([pair for pairs in asked for pair in pairs])
+            self._prefetch([pair for pairs in asked for pair in pairs])
         for run, action in actions:
             run.builder.acted(action.tokens, action.log_probs, run.episode.turn)
             if action.finish == "length":

@@ -1,6 +1,6 @@
 """The compiled programs of the engine: prefill, copy, decode. Pure functions.
 
-All but ``prefill_flat`` work on a *view* of the slot cache: some rows (all of them, or
+All but ``prefill_packed`` work on a *view* of the slot cache: some rows (all of them, or
 ``N`` chosen ones) and the first ``span`` positions. A view costs one copy in and one
 out, a decode step reads the whole view: so a short span and few rows pay back within a
 turn.
@@ -26,9 +26,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mempo_jax.models.attention import Flat
+from mempo_jax.models.attention import PackedRows
 from mempo_jax.models.decoder import Cache, LanguageModel, unstacked
-from mempo_jax.rollout.prefill import EngineShapes, laid_out, sizes
+from mempo_jax.rollout.prefill import EngineShapes, pack_rows, sizes
 from mempo_jax.rollout.sampler import Counters, NewContext, SampledTurn, fit
 
 Array = jax.Array
@@ -102,12 +102,17 @@ def prefill(
     return put_view(cache, view, rows)
 
 
-def prefill_flat(
-    model: LanguageModel, params, cache: Cache, flat: Flat, *, spans: tuple[int, ...]
+def prefill_packed(
+    model: LanguageModel,
+    params,
+    cache: Cache,
+    packed: PackedRows,
+    *,
+    spans: tuple[int, ...],
 ) -> Cache:
     """Feeds the tokens of ``flat`` into their slots, with no view: they are written to
     their places, and attention takes of each slot the span that it needs."""
-    return model.extend_flat(params, cache, flat, spans)[1]
+    return model.extend_packed(params, cache, packed, spans)[1]
 
 
 def copy_rows(cache: Cache, source: Array, *, span: int) -> Cache:
@@ -239,7 +244,7 @@ class EnginePrograms:
         self.model, self._row_sharding, self._counters = model, row_sharding, counters
         self.cache_sharding = heads_split(row_sharding, model.config.kv_heads)
         self.prefill = self._jit(prefill, ("span",))
-        self.prefill_flat = self._jit(prefill_flat, ("spans",))
+        self.prefill_packed = self._jit(prefill_packed, ("spans",))
         self.copy = self._jit(copy_rows, ("span",), model=False)
         self.decode = self._jit(decode, ("steps", "span", "filtered"))
         self._unstack = jax.jit(unstacked)
@@ -251,7 +256,7 @@ class EnginePrograms:
         # step's time; on others it is read in place, and a copy would cost memory.
         return self._unstack(params) if self._one_cpu() else params
 
-    def flat_sizes(self, slots: int, width: int) -> tuple[int, ...]:
+    def packed_sizes(self, slots: int, width: int) -> tuple[int, ...]:
         """Of calls that feed up to ``width`` tokens of each slot flat; () where they
         are padded."""
         # On accelerators a loop over pieces of tokens would be many small kernels. A
@@ -360,20 +365,20 @@ class DeviceSlots:
             for count in self.shapes.rows:
                 # A width may exceed the span: what is fed then fills it in part.
                 for narrower, width in itertools.pairwise((0, *self.shapes.widths)):
-                    if narrower < span and not self.shapes.flat:
+                    if narrower < span and not self.shapes.packed:
                         self._run_prefill([], count, width, span)
                 for flag in (False, True) if filtered else (False,):
                     self._run_decode([], [], count, span, sampling, flag)
             self._run_copy({}, span)
-        for size in self.shapes.flat:
-            self._run_flat([], size)
+        for size in self.shapes.packed:
+            self._run_packed([], size)
         jax.block_until_ready(self._cache)
 
     def prefill(self, rows: Sequence[NewContext]) -> None:
         """Feeds ids into slots."""
         for size, part in self.shapes.calls(rows):
-            if self.shapes.flat:
-                self._run_flat(part, size)
+            if self.shapes.packed:
+                self._run_packed(part, size)
             else:
                 self._run_prefill(part, *self.shapes.prefill(part))
 
@@ -420,13 +425,13 @@ class DeviceSlots:
                 self._feeding, self._cache, *arrays, span=span
             )
 
-    def _run_flat(self, rows: Sequence[NewContext], size: int) -> None:
+    def _run_packed(self, rows: Sequence[NewContext], size: int) -> None:
         s = self.shapes
-        flat = laid_out(rows, size, s.slots, s.length, s.spans)
-        flat = self._compiled.put(flat, whole=False)
+        packed = pack_rows(rows, size, s.slots, s.length, s.spans)
+        packed = self._compiled.put(packed, whole=False)
         with jax.transfer_guard("disallow"):
-            self._cache = self._compiled.prefill_flat(
-                self._feeding, self._cache, flat, spans=s.spans
+            self._cache = self._compiled.prefill_packed(
+                self._feeding, self._cache, packed, spans=s.spans
             )
 
     def _run_copy(self, copies: Mapping[int, int], span: int) -> None:

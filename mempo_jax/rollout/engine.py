@@ -155,7 +155,7 @@ class Engine:
             max_length,
             buckets("row_buckets", (*row_buckets, slots), slots // lanes),
             widths,
-            self._compiled.flat_sizes(slots // lanes, widths[-1]),
+            self._compiled.packed_sizes(slots // lanes, widths[-1]),
             buckets("span_buckets", (*span_buckets, max_length), max_length),
             decode_chunk,
         )
@@ -171,7 +171,7 @@ class Engine:
         self._together = LaneThreads(lanes)
         self._params: Any = None
         self._decoding: Any = None
-        self._followers: list[WeightSubscriber] = []
+        self._subscribers: list[WeightSubscriber] = []
         self._new: list[SampledTurn] = []
         self._running: list[SampledTurn] = []
         self._sampling: tuple[float, float, int] | None = None
@@ -191,20 +191,20 @@ class Engine:
             self._decoding = self._compiled.for_decoding(placed)
         for lane in self._lanes:
             lane.set_params(self._params, self._decoding)
-        for follower in self._followers:
-            follower.set_params(self._params)
+        for subscriber in self._subscribers:
+            subscriber.set_params(self._params)
 
-    def lead(self, follower: WeightSubscriber) -> None:
+    def subscribe(self, subscriber: WeightSubscriber) -> None:
         """See ``Sampler``."""
-        self._followers.append(follower)
+        self._subscribers.append(subscriber)
 
     def warm_up(self, *, filtered: bool = False) -> None:
         """Compiles every program that sampling can need (top-p and top-k only with
         ``filtered``), by running each on no rows; needs ``set_params`` first."""
         self._need_params()
         self._lanes[0].device.warm_up(filtered=filtered)  # the others run the same
-        for follower in self._followers:
-            follower.warm_up()
+        for subscriber in self._subscribers:
+            subscriber.warm_up()
 
     def generate(
         self,

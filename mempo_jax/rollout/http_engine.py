@@ -158,7 +158,7 @@ class HttpEngine:
         self._publish = publish
         self.counters, self.between = Counters(), nothing
         self._published: list[Any] | None = None  # leaves of what the server has
-        self._followers: list[WeightSubscriber] = []
+        self._subscribers: list[WeightSubscriber] = []
         self._daemons = RequestThreads(max_concurrent)
         self._done: queue.SimpleQueue = queue.SimpleQueue()
         self._open: dict[int, _Ticket] = {}  # by slot
@@ -189,16 +189,16 @@ class HttpEngine:
                 self._published = None  # unless all goes well, another call tries again
                 self._publish(params)
                 self._published = leaves
-        for follower in self._followers:
-            follower.set_params(params)
+        for subscriber in self._subscribers:
+            subscriber.set_params(params)
 
-    def lead(self, follower: WeightSubscriber) -> None:
-        self._followers.append(follower)
+    def subscribe(self, subscriber: WeightSubscriber) -> None:
+        self._subscribers.append(subscriber)
 
     def warm_up(self, *, filtered: bool = False) -> None:
         """Warms the followers up; the server has its own start behind it."""
-        for follower in self._followers:
-            follower.warm_up()
+        for subscriber in self._subscribers:
+            subscriber.warm_up()
 
     def submit(
         self,

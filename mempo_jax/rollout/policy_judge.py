@@ -216,10 +216,10 @@ class PolicyJudge:
 
     def many(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """A verdict for each pair, those that are not known yet judged together."""
-        self.foresee(pairs)
+        self.prefetch_verdicts(pairs)
         return [self._verdicts[pair] for pair in pairs]
 
-    def foresee(self, pairs: Iterable[Pair]) -> None:
+    def prefetch_verdicts(self, pairs: Iterable[Pair]) -> None:
         """Judges pairs that are about to be asked for, all together."""
         if len(self._verdicts) > MOST_VERDICTS_KEPT:
             self._verdicts = {}

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mempo_jax.models.attention import PIECE, Flat
+from mempo_jax.models.attention import PIECE, PackedRows
 from mempo_jax.rollout.sampler import NewContext, Request, common, fit, pieces
 
 # A call computes no more tokens: several cost as much per token as one of them all.
@@ -57,13 +57,13 @@ def cut_calls(
     return calls
 
 
-def laid_out(
+def pack_rows(
     rows: Sequence[NewContext],
     size: int,
     slots: int,
     length: int,
     spans: tuple[int, ...],
-) -> Flat:
+) -> PackedRows:
     """The rows as ``size`` tokens for a cache of so many slots and positions."""
     tokens, owners = np.zeros((2, size), np.int32)
     positions = np.full(size, length, np.int32)
@@ -80,7 +80,7 @@ def laid_out(
     # Each slot has at most one piece that is not full.
     table = np.zeros((size // PIECE + slots, 4), np.int32)
     table[: len(pieces)] = np.reshape(pieces, (-1, 4))
-    return Flat(tokens, owners, positions, table, np.int32(len(pieces)))
+    return PackedRows(tokens, owners, positions, table, np.int32(len(pieces)))
 
 
 def _parts(count: int, sizes: tuple[int, ...]) -> list[int]:
@@ -115,20 +115,20 @@ class EngineShapes:
     length: int
     rows: tuple[int, ...]
     widths: tuple[int, ...]
-    flat: tuple[int, ...]
+    packed: tuple[int, ...]
     spans: tuple[int, ...]
     chunk: int
 
     def calls(self, rows: Sequence[NewContext]) -> list[tuple[int, list[NewContext]]]:
         """What feeds these: the positions that each call computes, and its rows."""
-        if self.flat:
-            return cut_calls(rows, self.flat)
+        if self.packed:
+            return cut_calls(rows, self.packed)
         cut = pieces(rows, self.widths[-1])
         return [(math.prod(self.prefill(call)[:2]), call) for call in cut]
 
     def cost(self, computed: int) -> int:
         """Of a call that computes so many positions, in positions."""
-        return computed + (CALL_COST if self.flat else 0)
+        return computed + (CALL_COST if self.packed else 0)
 
     def prefill(self, rows: Sequence[NewContext]) -> tuple[int, int, int]:
         """Count, width and span of the call that feeds these."""
@@ -176,7 +176,7 @@ def plan(
     plain = chosen.stages(chosen.alone())
     cost = price(plain, shapes)
     # The least that any copied beginning costs; mostly this ends the search.
-    least = 0 if shapes.flat else shapes.rows[0] * shapes.widths[0]
+    least = 0 if shapes.packed else shapes.rows[0] * shapes.widths[0]
     least += shapes.slots * shapes.spans[0] * COPY_COST
     if least > cost * WORTHWHILE:
         return plain

@@ -269,7 +269,7 @@ class Sampler(Protocol):
         Raises RuntimeError while requests are under way.
         """
 
-    def lead(self, follower: WeightSubscriber) -> None:
+    def subscribe(self, subscriber: WeightSubscriber) -> None:
         """Calls its ``set_params`` and ``warm_up`` too, behind its own."""
 
     def warm_up(self, *, filtered: bool = False) -> None:
