@@ -165,6 +165,6 @@ def test_steps_with_the_policy_as_adviser_repeat_and_compile_nothing_new(monkeyp
     jax.tree.map(np.testing.assert_array_equal, seen[0][1], seen[1][1])
     judge, summarise = trainer.engine._subscribers
     assert judge._verdicts
-    assert summarise._said
+    assert summarise._summaries
     outcomes = {r.outcome for log in seen[0][0] for r in log if r.kind == "write"}
     assert len(outcomes) > 1, "all were judged alike"
