@@ -21,6 +21,7 @@ from mempo_jax.rollout.segments import Segment
 
 DIGITS = 4  # after the point; keeps records small
 WIDTH = 100  # columns of a trajectory as text, for terminals
+# The label of a line, such as " sees ", takes this many of them.
 LABEL = 9  # of them in front of a text
 INDENT = " " * LABEL
 
@@ -39,8 +40,7 @@ class Trajectory:
       observations, actions, answers: texts, by turn and in order.
       turn_reward, turn_observation: by turn, its reward and the number of the
         observation that it answered.
-      useful: observations that hold what a later question needs, as the environment
-        says.
+      useful: observations worth remembering, as the environment says.
       questions, question_scores: as the environment says.
       reward: None if it could not be computed.
       bank_size, rebuilds: entries at the end, and how often the context was rebuilt.
@@ -87,6 +87,8 @@ class Trajectory:
         return self.reward.raw["task"] if self.reward is not None else 0.0
 
     def __repr__(self) -> str:
+        # Without texts: lists of trajectories are shown in notebooks and in failing
+        # tests.
         total = "none" if self.reward is None else f"{self.reward.total:.2f}"
         return (
             f"<Trajectory {self.task.id}, sample {self.sample}: {self.status}, "
@@ -275,6 +277,7 @@ def _round_rows(rows: Sequence[Sequence[float]]) -> list[list[float]]:
 
 def _op_json(record: OpRecord) -> dict[str, Any]:
     fields = dataclasses.asdict(record)
+    # Tuples become lists, as they do when read back from JSON.
     return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
 
