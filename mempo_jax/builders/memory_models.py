@@ -86,8 +86,9 @@ class MemoryModels:
     """Callables for the banks of a run.
 
     judge: None where its name in the config says it all. summarise: None where merged
-    texts are cut. prefetch_verdicts: judges pairs that are about to be asked for, see ``Collector``.
-    subscribers: what gets the engine's weights as well, see ``WeightSubscriber``.
+    texts are cut. prefetch_verdicts: judges pairs that are about to be asked
+    for, see ``Collector``. subscribers: what gets the engine's weights as well, see
+    ``WeightSubscriber``.
     """
 
     judge: Judge | None = None

@@ -325,7 +325,7 @@ class LanguageModel:
         """``extend`` of packed tokens: feeds those of ``packed`` into their slots.
 
         Returns the states after the final norm [N, D] and the cache. spans: see
-        ``packed_attention``. All positions of a slot before those fed must have been fed.
+        ``packed_attention``. All earlier positions of a slot must have been fed.
         """
 
         def attend(held, query, *new):

@@ -32,7 +32,7 @@ from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.sampler import Generation, Request, buckets, fit
 from mempo_jax.settings import ConfigError
 
-GAP = " ... "  # stands for what was cut out
+GAP = " ... "  # shown in place of what was cut out
 Pair = tuple[str, str]  # new text, old text
 # An agent that never learns would keep its verdicts for ever.
 MOST_VERDICTS_KEPT = 50_000

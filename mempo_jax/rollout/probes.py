@@ -512,8 +512,8 @@ class ShownContext:
                 last += 1
             if last > first:  # what shares a token with the range is kept
                 before = self._text[self._offsets[first][0] : start]
-                behind = self._text[end : self._offsets[last - 1][1]]
-                new = before + new + behind
+                after = self._text[end : self._offsets[last - 1][1]]
+                new = before + new + after
             ids[first:last] = self._tokenizer.encode(new)
         return ids
 

@@ -29,7 +29,7 @@ def feed(model, params, cache, packed):
 
 
 def packed_of(tokens, parts):
-    """Parts (slot, first position, end) of rows ``tokens`` as ``SIZE`` packed tokens."""
+    """Parts (slot, first position, end) of rows ``tokens`` as one packed row."""
     ids, slots, positions, pieces = [], [], [], []
     for slot, start, end in parts:
         for begin in range(start, end, PIECE):
