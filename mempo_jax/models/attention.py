@@ -17,13 +17,13 @@ its softmax's denominator, are saved for the gradient, which computes the scores
 laid out as more queries of it, so that keys are never repeated. It has a custom VJP and
 therefore no forward-mode derivative.
 
-``flat_attention`` takes the new tokens of several slots as one flat row, so that no
+``packed_attention`` takes the new tokens of several slots as one packed row, so that no
 slot is padded to another's width.
 
 Letters: ``B`` rows, ``T`` tokens, ``H`` heads, ``K`` key heads, ``G`` = H / K, ``C``
 head size, ``n`` queries of a block, ``S`` keys that it may see, or the cache length;
-``R`` slots, ``P`` new tokens of a slot, ``N`` tokens of a flat row, ``M`` the most
-pieces that a flat row may have.
+``R`` slots, ``P`` new tokens of a slot, ``N`` tokens of a packed row, ``M`` the most
+pieces that a packed row may have.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def cached_attention(query, keys, values, mask, turned: bool = False):
 PIECE = 32
 
 
-class Flat(NamedTuple):
+class PackedRows(NamedTuple):
     """New tokens in one row, slot after slot, and the pieces that attention takes.
 
     Attributes:
@@ -336,11 +336,11 @@ class Flat(NamedTuple):
     count: Array
 
 
-def flat_attention(
+def packed_attention(
     query: Array,
     keys: Array,
     values: Array,
-    flat: Flat,
+    packed: PackedRows,
     spans: tuple[int, ...],
     turned: bool,
 ) -> Array:
@@ -350,7 +350,7 @@ def flat_attention(
       query: [N, H, C].
       keys: one layer's keys of a ``decoder.Cache``.
       values: one layer's values of it.
-      flat: the tokens' slots and positions, in pieces.
+      packed: the tokens' slots and positions, in pieces.
       spans: numbers of positions to read, of which each piece names one.
       turned: the layout of ``keys``, see ``decoder.TurnedCache``.
 
@@ -374,7 +374,7 @@ def flat_attention(
     branches = [attend(span) for span in spans]
 
     def body(index, made):
-        first, slot, start, which = flat.pieces[index]
+        first, slot, start, which = packed.pieces[index]
         part = jax.lax.dynamic_slice_in_dim(padded, first, PIECE)
         part = jax.lax.switch(which, branches, part, slot, start)
         # What follows the slot's last token is overwritten by the next piece, or is
@@ -383,5 +383,5 @@ def flat_attention(
 
     # Padded, because dynamic slices past the end would be shifted back silently.
     padded = jnp.pad(query, ((0, PIECE), (0, 0), (0, 0)))
-    made = jax.lax.fori_loop(0, flat.count, body, jnp.zeros_like(padded))
+    made = jax.lax.fori_loop(0, packed.count, body, jnp.zeros_like(padded))
     return made[: len(query)]

@@ -32,11 +32,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from mempo_jax.models.attention import (
-    Flat,
+    PackedRows,
     cached_attention,
     causal_attention,
     chosen,
-    flat_attention,
+    packed_attention,
 )
 from mempo_jax.models.layers import DecoderConfig, DecoderLayer, Ends, rotation_table
 from mempo_jax.models.lora import LoraConfig, attach
@@ -257,18 +257,18 @@ class LanguageModel:
         single = tokens.shape[1] == 1
         return self._fed(params, cache, tokens, positions, attend, single)
 
-    def extend_flat(
-        self, params: Params, cache: Cache, flat: Flat, spans: tuple[int, ...]
+    def extend_packed(
+        self, params: Params, cache: Cache, packed: PackedRows, spans: tuple[int, ...]
     ) -> tuple[Array, Cache]:
-        """Feeds new tokens of several slots in one row, see ``attention.Flat``.
+        """Feeds new tokens of several slots in one row, see ``attention.PackedRows``.
 
         All positions of a slot before those fed must have been fed.
 
         Args:
           params: all parameters, layers stacked or as ``unstacked`` returns them.
           cache: keys and values of what the slots hold.
-          flat: the tokens [N], each with its slot and position.
-          spans: numbers of positions to look at, see ``flat_attention``.
+          packed: the tokens [N], each with its slot and position.
+          spans: numbers of positions to look at, see ``packed_attention``.
 
         Returns:
           The states after the final norm [N, D], and the cache with the new keys and
@@ -276,10 +276,10 @@ class LanguageModel:
         """
 
         def attend(held, query, *new):
-            held = written(*held, new, flat.slots, flat.positions, cache.turned)
-            return flat_attention(query, *held, flat, spans, cache.turned), held
+            held = written(*held, new, packed.slots, packed.positions, cache.turned)
+            return packed_attention(query, *held, packed, spans, cache.turned), held
 
-        return self._fed(params, cache, flat.tokens, flat.positions, attend, False)
+        return self._fed(params, cache, packed.tokens, packed.positions, attend, False)
 
     def _fed(self, params, cache: Cache, tokens, positions, attend, single: bool):
         """Feeds tokens [..., N] through all layers.
