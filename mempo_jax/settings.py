@@ -15,8 +15,8 @@ import pathlib
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
 
 T = TypeVar("T")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -211,3 +211,77 @@ def _spell(expected: Any) -> str:
     if dataclasses.is_dataclass(expected):
         return "a section"
     return getattr(expected, "__name__", str(expected))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """What a field may be; metadata of its ``Annotated`` type, see ``check_bounds``.
+
+    Attributes:
+      allows: whether a value is within the bound.
+      expected: the bound as an error says it.
+    """
+
+    allows: Callable[[Any], bool]
+    expected: str
+
+
+def at_least(low: float, note: str = "") -> Bound:
+    """A bound from below, itself allowed; ``note`` is added to what an error says."""
+    return Bound(lambda value: value >= low, f"at least {low} {note}".rstrip())
+
+
+def above(low: float, note: str = "") -> Bound:
+    """A bound from below, itself refused; ``note`` is added to what an error says."""
+    return Bound(lambda value: value > low, f"> {low} {note}".rstrip())
+
+
+def one_of(options: tuple[Any, ...]) -> Bound:
+    """A bound that allows ``options`` and nothing else."""
+    return Bound(lambda value: value in options, f"one of {options}")
+
+
+def _ascend(lengths: tuple[int, ...]) -> bool:
+    return bool(lengths) and list(lengths) == sorted(set(lengths)) and lengths[0] >= 1
+
+
+PositiveInt = Annotated[int, at_least(1)]
+NonNegativeInt = Annotated[int, at_least(0)]
+PositiveFloat = Annotated[float, above(0)]
+NonNegativeFloat = Annotated[float, at_least(0)]
+Seconds = Annotated[float, above(0, "seconds")]
+Buckets = Annotated[tuple[int, ...], Bound(_ascend, "ascending positive lengths")]
+
+
+def require(ok: bool, field: str, expected: str, got: Any) -> None:
+    """Refuses the value of a field unless ``ok``.
+
+    Args:
+      ok: whether the value can be used.
+      field: its dotted name, without "config.".
+      expected: in words, what could be used.
+      got: the value.
+
+    Raises:
+      ConfigError: not ``ok``.
+    """
+    if not ok:
+        raise ConfigError(f"config.{field}: expected {expected}, got {got!r}")
+
+
+def check_bounds(values: Any, section: str) -> None:
+    """Checks each field whose type is ``Annotated`` with a ``Bound``.
+
+    Args:
+      values: an instance of a section's dataclass.
+      section: its dotted name, for the error.
+
+    Raises:
+      ConfigError: a value is out of bounds.
+    """
+    # The annotations are strings until they are looked up in the class's own module.
+    hints = typing.get_type_hints(type(values), include_extras=True)
+    for field, hint in hints.items():
+        for bound in getattr(hint, "__metadata__", ()):
+            value = getattr(values, field)
+            require(bound.allows(value), f"{section}.{field}", bound.expected, value)

@@ -21,7 +21,8 @@ SHARED = {"types", "settings"}  # arrays' names and config errors: anyone may
 MAY_IMPORT = {
     "types": set(),
     "settings": set(),
-    "config": {"core", "memory", "envs", "models", "rollout"},
+    "engine_config": {"rollout"},
+    "config": {"engine_config", "core", "memory", "envs", "models", "rollout"},
     "core": set(),
     "memory": set(),
     "envs": {"memory"},
@@ -74,7 +75,10 @@ MAY_IMPORT = {
     "doctor": {"runs"},
     "agent": {"memory", "envs", "rollout", "builders", "config"},
     "configs": set(),  # the way to the folder of that name, see its docstring
-    "api": {"agent", "evaluation", "report", "training"},
+    "api": {
+        *("agent", "builders", "config", "evaluation"),
+        *("report", "runs", "training"),
+    },
 }
 # Which outside packages a part must not import.
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
