@@ -1,10 +1,7 @@
-"""An engine over HTTP for a run, and the check that it is the policy who samples.
+"""The mesh, the engine and the collector of a run, built from its config.
 
-The engine that samples for a run, and the collector that drives it.
-
-Puts a run's parts together from its settings, and refuses what cannot work.
-
-Policies, task suites and engines have files of their own; callers find them all here.
+What cannot work is refused here, before anything is computed: a mesh that rows do not
+divide over, and a server that is not the policy.
 """
 
 from __future__ import annotations
@@ -48,37 +45,134 @@ from mempo_jax.rollout.http_engine import (
 from mempo_jax.rollout.sampler import Generation, Request, Sampler, SamplingFault
 from mempo_jax.settings import ConfigError
 
-FIRST_ANSWER_S = 20.0  # a list of names takes a server that is up no time
-PROBE_TOKENS = 8
-PROBE_KEY = np.array([0, 1], np.uint32)
-PROBE_SCALE = 1.1  # of weights that are not those which a server started with
+FIRST_ANSWER_S = 20.0  # a server that is up lists its models at once
+PROBE_TOKENS = 8  # sampled to compare log-probs, and at most as many before them
+PROBE_KEY = np.array([0, 1], np.uint32)  # any key would do
+PROBE_SCALE = 1.1  # makes weights that are not those which a server started with
 
 
-def check_server(settings: RunConfig) -> None:
-    """Asks a server for its models; does nothing for the local engine.
+def make_run_mesh(settings: RunConfig) -> Any:
+    """The device mesh; rows of every compiled program must divide over it.
 
-    It changes nothing there, so it may be done before a policy is read.
+    Args:
+      settings: of the run.
 
     Raises:
-      ConfigError: the server does not answer within seconds, or serves other models.
+      ConfigError: the devices, or the processes, do not allow for ``config.mesh``,
+        ``config.engine`` or ``config.sampling.slots``.
     """
-    if settings.engine.kind == "local":
-        return
-    http = settings.engine.http
-    client = JsonClient(
-        http.url,
-        api_key=http.api_key(),
-        timeout_s=min(http.timeout_s, FIRST_ANSWER_S),
-        retries=0,
-    )
+    axes = settings.mesh
     try:
-        check_served(client, http.model)
-    except ServerError as error:
-        raise ConfigError(f"config.engine.http: {error}") from error
+        mesh = make_mesh(axes.data, axes.fsdp, axes.tensor)
+    except ValueError as error:
+        raise ConfigError(f"config.mesh: {error}") from error
+    if hosts.count() > 1 and settings.engine.kind != "local":
+        raise ConfigError(
+            "config.engine.kind: expected 'local' with several processes, got "
+            f"{settings.engine.kind!r}; run one process"
+        )
+    connect(mesh)
+    multiple = slots_multiple(mesh)
+    if settings.sampling.slots % multiple:
+        raise ConfigError(
+            f"config.sampling.slots: expected a multiple of {multiple}, the devices "
+            f"that rows are split over, got {settings.sampling.slots}"
+        )
+    if settings.engine.kind == "local":
+        slots = settings.sampling.slots // hosts.count()
+        settings.engine.check_fits(slots, len(mesh.local_devices))
+    return mesh
+
+
+def batch_shapes(settings: RunConfig, mesh: Any) -> BatchShapes:
+    """Fixed shapes of training arrays: each new shape would compile a program.
+
+    Args:
+      settings: of the run.
+      mesh: of the run; rows divide over it.
+    """
+    turns = settings.sampling.max_turns
+    return BatchShapes(
+        length_buckets=settings.train.length_buckets,
+        micro_batch_tokens=settings.train.micro_batch_tokens,
+        row_multiple=row_multiple(mesh),
+        max_turns=turns,
+        # One row more a turn for malformed ops, whose number nothing bounds.
+        max_ops=turns * (settings.memory.max_ops_per_turn + 1),
+    )
+
+
+def make_engine(
+    policy: Policy, settings: RunConfig, mesh: Any
+) -> tuple[Sampler, MemoryModels]:
+    """The engine that ``config.engine`` asks for, and the policy's part in the memory.
+
+    The engine leads that part: it passes each new set of parameters on.
+
+    Args:
+      policy: whose model samples; its parameters are not set yet.
+      settings: of the run.
+      mesh: of the run.
+    """
+    engine: Sampler
+    mesh = local_mesh(mesh)  # each process samples its own trajectories
+    if settings.engine.kind == "http":
+        engine = make_http_engine(policy, settings)
+    else:
+        engine = _local_engine(policy, settings, mesh)
+    advised = memory_models.make_memory_models(policy, settings, mesh)
+    for follower in advised.followers:
+        engine.lead(follower)
+    return engine, advised
+
+
+def make_collector(
+    policy: Policy, suite: TaskSuite, settings: RunConfig, mesh: Any
+) -> tuple[Sampler, Collector]:
+    """The engine that ``config.engine`` asks for, and the collector that drives it.
+
+    Args:
+      policy: whose model samples.
+      suite: makes the environments.
+      settings: of the run.
+      mesh: of the run.
+    """
+    engine, advised = make_engine(policy, settings, mesh)
+    episodes = make_episodes(suite, settings, advised)
+
+    def make(job: Job) -> Episode:
+        name = f"{job.purpose}-{job.step}-{job.task.id}-{job.sample}"
+        varied = job.purpose == "train"  # others see the instructions as they are
+        return episodes(job.task, name, job.sample if varied else 0)
+
+    limit = settings.env.step_timeout_s
+    collector = Collector(engine, policy.tokenizer, make, limit, advised.foresee)
+    return engine, collector
+
+
+def _local_engine(policy: Policy, settings: RunConfig, mesh: Any) -> Engine:
+    sampling = settings.sampling
+    return Engine(
+        policy.model,
+        policy.tokenizer,
+        slots=sampling.slots // hosts.count(),
+        max_length=settings.max_segment_tokens,
+        prefill_buckets=sampling.prefill_buckets,
+        decode_chunk=sampling.decode_chunk,
+        closing_tags=closing_tags(),
+        row_buckets=settings.engine.row_buckets,
+        row_sharding=row_sharding(mesh),
+        lanes=settings.engine.lanes,
+    )
 
 
 def make_http_engine(policy: Policy, settings: RunConfig) -> HttpEngine:
-    """The engine of ``config.engine.http`` for this policy."""
+    """The engine of ``config.engine.http``.
+
+    Args:
+      policy: whose tokenizer is the server's; it writes the weights that are sent.
+      settings: of the run.
+    """
     http = settings.engine.http
     client = JsonClient(
         http.url,
@@ -111,15 +205,47 @@ def make_http_engine(policy: Policy, settings: RunConfig) -> HttpEngine:
     )
 
 
+def check_server(settings: RunConfig) -> None:
+    """Asks a server for its models; does nothing for the local engine.
+
+    It changes nothing there, so it may be done before a policy is read.
+
+    Args:
+      settings: of the run.
+
+    Raises:
+      ConfigError: the server does not answer within seconds, or serves other models.
+    """
+    if settings.engine.kind == "local":
+        return
+    http = settings.engine.http
+    client = JsonClient(
+        http.url,
+        api_key=http.api_key(),
+        timeout_s=min(http.timeout_s, FIRST_ANSWER_S),
+        retries=0,
+    )
+    try:
+        check_served(client, http.model)
+    except ServerError as error:
+        raise ConfigError(f"config.engine.http: {error}") from error
+
+
 def check_engine(policy: Policy, settings: RunConfig, mesh: Any) -> None:
     """Tries a server before anything is computed; does nothing for the local engine.
 
-    The server is given the policy's weights, somewhat scaled: one that does not read
-    them, or not all, could else pass with those that it holds. It samples a few tokens,
-    and its log-probs of them are compared with what they must be. Where it keeps its
-    weights (sync "none"), they must be the policy's as it stands here, before any cold
-    start: one would then lead away from them, so make it beforehand, serve what it made
-    and begin with that (policy.path, train.cold_start_steps = 0).
+    The server is given the policy's weights, somewhat scaled: otherwise a server that
+    reads none of them, or not all, could pass with the weights that it already has. It
+    samples a few tokens, and its log-probs of them are compared with the policy's.
+
+    If it keeps its weights (sync "none"), they must be the policy's before any cold
+    start. A cold start would lead away from them: make it beforehand, serve its policy
+    and begin with that one (policy.path, train.cold_start_steps = 0).
+
+    Args:
+      policy: with the parameters that the run begins with.
+      settings: of the run.
+      mesh: where the policy's own log-probs are computed.
 
     Raises:
       ConfigError: it cannot be reached, cannot be used, or is not the policy.
@@ -137,21 +263,22 @@ def check_engine(policy: Policy, settings: RunConfig, mesh: Any) -> None:
     try:
         engine.check_model()
         engine.set_params(policy.params)
-        [made] = engine.generate(
+        [generation] = engine.generate(
             [Request(0, context, PROBE_KEY, most)], temperature=temperature
         )
     except (ServerError, SamplingFault) as error:
         raise ConfigError(f"config.engine.http: {error}") from error
-    _compare(policy, settings, mesh, context, made)
+    _compare(policy, settings, mesh, context, generation)
 
 
 def _compare(
-    policy: Policy, settings: RunConfig, mesh: Any, context: list[int], made: Any
+    policy: Policy, settings: RunConfig, mesh: Any, context: list[int], generation: Any
 ) -> None:
     temperature = settings.sampling.temperature
     limit = settings.train.max_log_prob_gap
-    own = _own_log_probs(policy, mesh, context, made, (temperature, 1.0))
-    gap, unscaled = (float(np.abs(each - made.log_probs).max()) for each in own)
+    # Temperature 1 too: some servers report log-probs before they are scaled by it.
+    own = _own_log_probs(policy, mesh, context, generation, (temperature, 1.0))
+    gap, unscaled = (float(np.abs(each - generation.log_probs).max()) for each in own)
     if gap <= limit:
         return
     if unscaled <= limit:
@@ -183,11 +310,11 @@ def _own_log_probs(
     policy: Policy,
     mesh: Any,
     context: list[int],
-    made: Generation,
+    generation: Generation,
     temperatures: tuple[float, ...],
 ) -> list[np.ndarray]:
     """The policy's log-probs of the sampled tokens, at each temperature."""
-    ids = [*context, *made.tokens]
+    ids = [*context, *generation.tokens]
     # Rows must divide over the devices of a mesh.
     tokens = np.zeros((row_multiple(mesh), 2 * PROBE_TOKENS), np.int32)
     tokens[:, : len(ids)] = ids
@@ -200,97 +327,12 @@ def _own_log_probs(
     return [np.asarray(row[len(context) : len(ids)]) for row in rows]
 
 
+# The model is static: it holds no arrays, and equal settings make equal models.
+# The temperature is traced, so that one program serves every temperature.
 @functools.partial(jax.jit, static_argnums=0)
 def _score(model: Any, params: Any, tokens: Any, mask: Any, temperature: Any) -> Any:
     hidden = model.hidden(params, tokens, mask)
     unembed = model.unembed(params).astype(hidden.dtype)
     return shifted_log_probs(
         hidden, unembed, tokens, temperature=temperature, mask=mask
-    )
-
-
-def make_engine(
-    policy: Policy, settings: RunConfig, mesh: Any
-) -> tuple[Sampler, MemoryModels]:
-    """The engine that ``config.engine`` asks for, and the policy as adviser of banks,
-    which the engine leads; both on the devices of this process."""
-    engine: Sampler
-    mesh = local_mesh(mesh)
-    if settings.engine.kind == "http":
-        engine = make_http_engine(policy, settings)
-    else:
-        engine = _local_engine(policy, settings, mesh)
-    advised = memory_models.make_memory_models(policy, settings, mesh)
-    for follower in advised.followers:
-        engine.lead(follower)
-    return engine, advised
-
-
-def make_collector(
-    policy: Policy, suite: TaskSuite, settings: RunConfig, mesh: Any
-) -> tuple[Sampler, Collector]:
-    """The engine that ``config.engine`` asks for, and the collector that drives it."""
-    engine, advised = make_engine(policy, settings, mesh)
-    episodes = make_episodes(suite, settings, advised)
-
-    def make(job: Job) -> Episode:
-        name = f"{job.purpose}-{job.step}-{job.task.id}-{job.sample}"
-        varied = job.purpose == "train"  # others see the instructions as they are
-        return episodes(job.task, name, job.sample if varied else 0)
-
-    limit = settings.env.step_timeout_s
-    collector = Collector(engine, policy.tokenizer, make, limit, advised.foresee)
-    return engine, collector
-
-
-def _local_engine(policy: Policy, settings: RunConfig, mesh: Any) -> Engine:
-    sampling = settings.sampling
-    return Engine(
-        policy.model,
-        policy.tokenizer,
-        slots=sampling.slots // hosts.count(),
-        max_length=settings.max_segment_tokens,
-        prefill_buckets=sampling.prefill_buckets,
-        decode_chunk=sampling.decode_chunk,
-        closing_tags=closing_tags(),
-        row_buckets=settings.engine.row_buckets,
-        row_sharding=row_sharding(mesh),
-        lanes=settings.engine.lanes,
-    )
-
-
-def make_run_mesh(settings: RunConfig) -> Any:
-    """The device mesh; rows of every compiled program must divide over it."""
-    axes = settings.mesh
-    try:
-        mesh = make_mesh(axes.data, axes.fsdp, axes.tensor)
-    except ValueError as error:
-        raise ConfigError(f"config.mesh: {error}") from error
-    if hosts.count() > 1 and settings.engine.kind != "local":
-        raise ConfigError(
-            "config.engine.kind: expected 'local' with several processes, got "
-            f"{settings.engine.kind!r}; run one process"
-        )
-    connect(mesh)
-    multiple = slots_multiple(mesh)
-    if settings.sampling.slots % multiple:
-        raise ConfigError(
-            f"config.sampling.slots: expected a multiple of {multiple}, the devices "
-            f"that rows are split over, got {settings.sampling.slots}"
-        )
-    if settings.engine.kind == "local":
-        slots = settings.sampling.slots // hosts.count()
-        settings.engine.check_fits(slots, len(mesh.local_devices))
-    return mesh
-
-
-def batch_shapes(settings: RunConfig, mesh: Any) -> BatchShapes:
-    """Fixed shapes of training arrays."""
-    turns = settings.sampling.max_turns
-    return BatchShapes(
-        length_buckets=settings.train.length_buckets,
-        micro_batch_tokens=settings.train.micro_batch_tokens,
-        row_multiple=row_multiple(mesh),
-        max_turns=turns,
-        max_ops=turns * (settings.memory.max_ops_per_turn + 1),
     )
