@@ -20,7 +20,8 @@ from typing import Annotated, Any, TypeVar
 
 T = TypeVar("T")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# Shares of common letters from which a name may be meant: of a last part, of it all.
+# Shares of common letters from which one name may be meant by another: of the last part
+# of dotted names, and of the names as they are.
 _ALIKE, _ALIKE_WHOLE = 0.6, 0.75
 
 
@@ -32,7 +33,7 @@ def local_path(path: str | os.PathLike, field: str) -> pathlib.Path:
     """A path of this machine's file system, with a leading ``~`` expanded.
 
     Args:
-      path: as it was given.
+      path: as the user gave it.
       field: what the error calls it, as in ``--workdir``.
 
     Raises:
@@ -51,10 +52,14 @@ def local_path(path: str | os.PathLike, field: str) -> pathlib.Path:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name most like ``name``; None where none is like it at all.
+    """The name most like ``name``; None if none is like it at all.
 
     Dotted names are compared by their last part first: a field looked for in the
     wrong section is found by its own name.
+
+    Args:
+      name: what the user wrote.
+      names: what there is.
     """
     leaf = name.rpartition(".")[2]
 
@@ -76,7 +81,12 @@ def _same(left: str, right: str) -> float:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields of nested sections by dotted name; tuples as lists, as JSON has them."""
+    """Fields of nested sections by dotted name; tuples as lists, as JSON has them.
+
+    Args:
+      config: nested sections.
+      prefix: of all names, with its dot.
+    """
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -115,16 +125,22 @@ def section(cls: type[T], config: Mapping[str, Any], name: str) -> T:
 def build(cls: type[T], value: Any, path: str) -> T:
     """Builds ``cls`` from its mapping ``value``, as ``section`` does.
 
-    ``path`` is what the errors call it, as in ``config.train``.
+    Args:
+      cls: as for ``section``.
+      value: the section.
+      path: what the errors call it, as in ``config.train``.
+
+    Raises:
+      ConfigError: as for ``section``.
     """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path}: expected a section, got {value!r}")
     types_by_name = typing.get_type_hints(cls)
     fields = [field.name for field in dataclasses.fields(cls)]
     for unknown in (str(key) for key in value if key not in fields):
-        left = [field for field in fields if field not in value] or fields
+        candidates = [field for field in fields if field not in value] or fields
         raise ConfigError(
-            f"{path}.{unknown}: unknown field{_hint(unknown, left, path)}"
+            f"{path}.{unknown}: unknown field{_hint(unknown, candidates, path)}"
         )
     for missing in (field for field in fields if field not in value):
         raise ConfigError(
@@ -196,7 +212,7 @@ def _typed_tuple(expected: Any, value: Any, path: str) -> tuple[Any, ...]:
 
 
 def _spell(expected: Any) -> str:
-    """An annotation in words a user of the command line reads at once."""
+    """An annotation in the words of an error."""
     origin = typing.get_origin(expected)
     args = typing.get_args(expected)
     if origin is typing.Literal:
@@ -227,17 +243,31 @@ class Bound:
 
 
 def at_least(low: float, note: str = "") -> Bound:
-    """A bound from below, itself allowed; ``note`` is added to what an error says."""
+    """A bound from below.
+
+    Args:
+      low: the least value that is allowed.
+      note: added to what an error says.
+    """
     return Bound(lambda value: value >= low, f"at least {low} {note}".rstrip())
 
 
 def above(low: float, note: str = "") -> Bound:
-    """A bound from below, itself refused; ``note`` is added to what an error says."""
+    """A bound from below.
+
+    Args:
+      low: the greatest value that is refused.
+      note: added to what an error says.
+    """
     return Bound(lambda value: value > low, f"> {low} {note}".rstrip())
 
 
 def one_of(options: tuple[Any, ...]) -> Bound:
-    """A bound that allows ``options`` and nothing else."""
+    """A bound that allows a few values.
+
+    Args:
+      options: the values.
+    """
     return Bound(lambda value: value in options, f"one of {options}")
 
 
