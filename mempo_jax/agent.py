@@ -60,6 +60,7 @@ class Agent:
         self._directory = bank if isinstance(bank, os.PathLike) else None
         self._bank = bank if isinstance(bank, Bank) else self._open(bank)
         last = _RUN.fullmatch(self._bank.trajectory_id)
+        # A bank from an earlier agent goes on counting, so that ids are unique in it.
         self._runs = int(last[1]) + 1 if last else 0
         self._suite: TaskSuite | None = None
 
@@ -231,25 +232,28 @@ class TextTask:
         if not self._texts:
             raise ValueError("TextTask: expected at least one text, got none")
 
-    # The methods are those of ``mempo_jax.envs.Environment``.
-
     def reset(self, seed: int) -> str:
+        """Forgets the replies; returns the first text. The seed changes nothing."""
         self.replies = []
         return self._texts[0]
 
     def step(self, action: str, *, final: bool = False) -> StepResult:
+        """Records the action as a reply; returns the next text, if there is one."""
         self.replies.append(action)
         done = final or len(self.replies) == len(self._texts)
         text = "" if done else self._texts[len(self.replies)]
         return StepResult(text, 0.0, done)
 
     def score(self) -> float:
+        """0.0: nothing is scored."""
         return 0.0
 
     def useful(self) -> frozenset[int]:
+        """Empty: no observation is known to be worth remembering."""
         return frozenset()
 
     def questions(self) -> tuple[Question, ...]:
+        """Empty: no question has a known answer."""
         return ()
 
 
@@ -257,6 +261,7 @@ def _for_one(settings: RunConfig) -> RunConfig:
     """The settings for one trajectory at a time, sampled by this process."""
     mesh = dataclasses.replace(settings.mesh, data=1)
     engine = dataclasses.replace(settings.engine, kind="local", lanes=1, row_buckets=())
+    # Rows are split over fsdp too, and must divide over it.
     sampling = dataclasses.replace(settings.sampling, slots=mesh.fsdp)
     return dataclasses.replace(settings, mesh=mesh, engine=engine, sampling=sampling)
 

@@ -65,15 +65,15 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
     def likeness(other: str) -> tuple[float, float]:
         other_leaf = other.rpartition(".")[2]
-        whole = difflib.SequenceMatcher(None, name, other).ratio()
-        return (_same(leaf, other_leaf) + whole, whole)
+        overall = difflib.SequenceMatcher(None, name, other).ratio()
+        return (_same(leaf, other_leaf) + overall, overall)
 
     best = max(sorted(names), key=likeness, default=None)
     if best is None:
         return None
-    total, whole = likeness(best)
+    total, overall = likeness(best)
     # Names of one section are alike by its name alone.
-    return best if total - whole >= _ALIKE or whole >= _ALIKE_WHOLE else None
+    return best if total - overall >= _ALIKE or overall >= _ALIKE_WHOLE else None
 
 
 def _same(left: str, right: str) -> float:

@@ -185,7 +185,8 @@ def make_http_engine(policy: Policy, settings: RunConfig) -> HttpEngine:
         publish = DirectoryPublisher(
             client,
             pathlib.Path(http.sync_dir),
-            # A server that is running keeps an output matrix that it is not given.
+            # A running server keeps its old output matrix if the files have none: a
+            # matrix that is tied to the embedding is therefore written as well.
             functools.partial(
                 dataclasses.replace(policy, params=None).save, repeat_tied=True
             ),

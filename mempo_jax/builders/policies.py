@@ -228,7 +228,7 @@ def adapt(policy: Policy, settings: RunConfig, mesh: Mesh, purpose: str) -> Poli
     def fresh(key: Any) -> Any:
         return lora.new_adapters(base, adapters_config, key)
 
-    # Made in place: each device draws its part, and no array is whole anywhere.
+    # Made in place: no device holds more than its own part of the adapters.
     shardings = placement.shardings(jax.eval_shape(fresh, key), mesh)
     adapters = jax.jit(fresh, out_shardings=shardings)(key)
     return dataclasses.replace(

@@ -195,18 +195,18 @@ def silent_groups(run: RunRecord) -> Window | None:
 
 def constant_reward(run: RunRecord) -> Evidence | None:
     """The task score is the same in every step."""
-    whole = needed(run.table.whole("success"))
-    if np.ptp(whole.values) > EQUAL:
+    success = needed(run.table.whole("success"))
+    if np.ptp(success.values) > EQUAL:
         return None
-    if whole.mean <= 0 or whole.mean >= 1:  # or the tasks are too hard, or too easy
+    if success.mean <= 0 or success.mean >= 1:  # or the tasks are too hard, or too easy
         different = run.table.late("edit_distance")
         if different is None or different.mean <= 0.05:
             return None
         if not run.field("reward.function"):
             return None
     return Evidence(
-        [mean(whole, "the same in every step"), *latest(run, "edit_distance")],
-        {"reward": whole.mean},
+        [mean(success, "the same in every step"), *latest(run, "edit_distance")],
+        {"reward": success.mean},
     )
 
 

@@ -118,6 +118,7 @@ class PolicyAnswers:
         self.notes, self.queries, self.move = reader.notes, reader.queries, reader.move
 
     def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """``SPEAK``: the policy continues the action."""
         return SPEAK
 
 
@@ -128,19 +129,23 @@ class LedgerReader:
     """
 
     def notes(self, observation: str) -> list[str]:
+        """A fact as person, topic and value."""
         words = observation.split()
         if len(words) < 3 or words[0] == "what":
             return []
         return [f"{words[0]} {words[1]} {words[-1]}"]
 
     def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
+        """The person and topic of a question."""
         words = observation.split()
         return [f"{words[2]} {words[3]}"] if words[:1] == ["what"] else []
 
     def move(self, goal: str, observation: str) -> str:
+        """Passes: there is nothing to do before the question."""
         return ""
 
     def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """The value in the newest text about the person and topic of the question."""
         who, topic = observation.split()[2:4]
         value = UNKNOWN
         for text in texts:
@@ -156,10 +161,12 @@ class BabiReader:
     """A ``Reader`` of the suite ``babi``; see ``World`` for what it can answer."""
 
     def notes(self, observation: str) -> list[str]:
+        """The sentence, without its full stop."""
         text = observation.strip()
         return [] if text.endswith("?") else [text.rstrip(".")]
 
     def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
+        """The words of a question that name its subject."""
         text = observation.strip()
         if not text.endswith("?"):
             return []
@@ -167,9 +174,11 @@ class BabiReader:
         return [" ".join(word for word in words if word not in ("is", "the"))]
 
     def move(self, goal: str, observation: str) -> str:
+        """Passes: a story has nothing to act on."""
         return ""
 
     def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """The answer that follows from the sentences of all texts."""
         world = World()
         for text in texts:
             for sentence in re.split(r"[.;]\s*", text):
@@ -277,6 +286,7 @@ class DialogueReader:
     """A ``Reader`` of the suite ``dialogue``: ``read_answer`` over single lines."""
 
     def notes(self, observation: str) -> list[str]:
+        """The lines of a session, each with its date."""
         if observation.startswith(QUESTION):
             return []
         head, *lines = observation.split("\n")
@@ -284,13 +294,16 @@ class DialogueReader:
         return [plain(f"({date}) {line}" if date else line) for line in lines]
 
     def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
+        """The question itself."""
         asks = observation.startswith(QUESTION)
         return [plain(observation.removeprefix(QUESTION))] if asks else []
 
     def move(self, goal: str, observation: str) -> str:
+        """Passes: a session has nothing to act on."""
         return ""
 
     def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """A short answer read off the single lines."""
         notes: list[str] = []
         for text in texts:
             is_observation = text.startswith(("session ", QUESTION))
@@ -310,15 +323,18 @@ class MultiQaReader:
     """
 
     def notes(self, observation: str) -> list[str]:
+        """The passages that a search found."""
         lines = observation.split("\n")[1:]
         return [plain(line[2:]) for line in lines if line.startswith("- ")]
 
     def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
+        """All questions of the goal, once the last search is out of sight."""
         questions = _ASKED.findall(goal)
         cleared = _done(observation, questions) and "\n- " not in observation
         return [plain(question) for question in questions] if due or cleared else []
 
     def move(self, goal: str, observation: str) -> str:
+        """The next search, or a pass after the last one."""
         questions = _ASKED.findall(goal)
         if _done(observation, questions):
             return ""
@@ -326,6 +342,7 @@ class MultiQaReader:
         return f"<act> search: {plain(questions[int(count[1]) if count else 0])}</act>"
 
     def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """A short answer to each question, numbered as the goal has them."""
         notes = []
         for text in texts:
             # Of an observation only the passages count: its head repeats the question.

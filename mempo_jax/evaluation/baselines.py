@@ -185,6 +185,7 @@ class Rag(Rule):
     recalls = True
 
     def notes_to_write(self, seen: TurnView) -> list[Note]:
+        """Each statement of the observation."""
         return self._noted(seen)
 
 
@@ -199,6 +200,7 @@ class Paging(Rule):
         self._most = 0.0  # largest share that one turn has added so far
 
     def notes_to_write(self, seen: TurnView) -> list[Note]:
+        """Nothing until the context is nearly full, then all that is unwritten."""
         if seen.fresh:
             self._unwritten = []  # what has left the context cannot be written
         self._unwritten += self._noted(seen)
@@ -213,6 +215,7 @@ class PagingJoined(Paging):
     """Writes a page as one memory; ``paging_joined``."""
 
     def notes_to_write(self, seen: TurnView) -> list[Note]:
+        """As ``Paging``, joined into one note."""
         page = super().notes_to_write(seen)
         return [self._one(page)] if page else []
 
@@ -226,6 +229,7 @@ class Rolling(Rule):
         self._room = int(BLOCK_SHARE * self.context.max_context_tokens)
 
     def act(self, seen: TurnView) -> Action:
+        """Adds new statements to the block, drops the oldest that do not fit."""
         new = self._reader.notes(seen.observation)
         self._block += [plain(text) for text in new]
         while self._block and self._count(JOIN.join(self._block)) > self._room:
@@ -254,6 +258,7 @@ class Replay(Rule):
         self._last = False  # the policy ended the task at this observation
 
     def act(self, seen: TurnView) -> Action:
+        """The next recorded action; once an answer is due, writes and the answer."""
         recorded = self._actions.get(seen.index, [])
         self._last |= any("<answer" in text for text in recorded)
         due = self._reader.queries(seen.goal, seen.observation, self._last)
