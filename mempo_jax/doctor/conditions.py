@@ -1,6 +1,6 @@
 """When a diagnosis holds, and the figures that show it.
 
-A condition takes the record of a run and returns ``Evidence``, or None if it does not
+A condition takes the record of a run and returns ``Symptom``, or None if it does not
 hold; the table in ``diagnoses`` names it, and no one else calls it. If the run did not
 measure a metric that it needs, ``early``, ``late``, ``ends`` and ``third`` raise
 ``NotMeasured``, which ``examine`` takes for None. Metrics that it can do without are
@@ -22,7 +22,7 @@ import numpy as np
 from mempo_jax.doctor.findings import (
     MIN_TREND_STEPS,
     Condition,
-    Evidence,
+    Symptom,
     Figure,
     mean,
     median,
@@ -110,13 +110,11 @@ def above(name: str, metric: str, limit: float, *beside: str) -> Condition:
       The condition; the fact ``mostly`` says that the mean is above a half.
     """
 
-    def condition(run: RunRecord) -> Evidence | None:
+    def condition(run: RunRecord) -> Symptom | None:
         last = late(run, metric)
         if last.mean <= limit:
             return None
-        return Evidence(
-            [mean(last), *latest(run, *beside)], {"mostly": last.mean > 0.5}
-        )
+        return Symptom([mean(last), *latest(run, *beside)], {"mostly": last.mean > 0.5})
 
     condition.__name__ = name
     return condition
@@ -125,14 +123,14 @@ def above(name: str, metric: str, limit: float, *beside: str) -> Condition:
 # --- The run itself
 
 
-def no_steps(run: RunRecord) -> Evidence | None:
+def no_steps(run: RunRecord) -> Symptom | None:
     """The run has no step yet and no summary."""
     if len(run.table) or run.summary:
         return None
-    return Evidence([], {"starting": run.starting})
+    return Symptom([], {"starting": run.starting})
 
 
-def damaged_record(run: RunRecord) -> Evidence | None:
+def damaged_record(run: RunRecord) -> Symptom | None:
     """Lines, steps or files of the record are broken, repeated or missing."""
     steps = run.table.steps
     counts = {
@@ -143,7 +141,7 @@ def damaged_record(run: RunRecord) -> Evidence | None:
     counts = {what: count for what, count in counts.items() if count}
     files = [f"{name} cannot be read: {why}" for name, why in run.unread.items()]
     if counts:
-        return Evidence(
+        return Symptom(
             [*(Figure(what, count) for what, count in counts.items())],
             {
                 "rows": ", ".join(f"{count} {what}" for what, count in counts.items()),
@@ -152,18 +150,18 @@ def damaged_record(run: RunRecord) -> Evidence | None:
         )
     if files:
         figure = Figure("files that cannot be read", len(files))
-        return Evidence([figure], {"files": "; ".join(files)})
+        return Symptom([figure], {"files": "; ".join(files)})
     return None
 
 
-def failed_trajectories(run: RunRecord) -> Evidence | None:
+def failed_trajectories(run: RunRecord) -> Symptom | None:
     """More than a twentieth of the trajectories fail."""
     last, sampled = late(run, "failed_trajectories"), _trajectories_per_step(run)
     if sampled is None or last.mean <= 0.05 * sampled:
         return None
     limit = run.number("sampling.max_failed_share")
     failed = last.mean / sampled
-    return Evidence(
+    return Symptom(
         [
             mean(last, f"of {number(sampled)} a step"),
             *setting(run, "sampling.max_failed_share"),
@@ -176,7 +174,7 @@ def failed_trajectories(run: RunRecord) -> Evidence | None:
     )
 
 
-def unfinished(run: RunRecord) -> Evidence | None:
+def unfinished(run: RunRecord) -> Symptom | None:
     """The run has not reached its last step, or not written its summary."""
     table, steps = run.table, run.number("train.steps")
     if not len(table) or steps is None:
@@ -192,7 +190,7 @@ def unfinished(run: RunRecord) -> Evidence | None:
     progress = f"The run has done {done} of {number(steps)} steps, and "
     if all_done:
         progress = f"All {number(steps)} steps are done, but "
-    return Evidence(
+    return Symptom(
         [
             Figure("steps done", done),
             Figure("seconds since the last step", round(run.idle_s or 0.0)),
@@ -201,7 +199,7 @@ def unfinished(run: RunRecord) -> Evidence | None:
     )
 
 
-def recompilations(run: RunRecord) -> Evidence | None:
+def recompilations(run: RunRecord) -> Symptom | None:
     """Programs are compiled again and again, after the start."""
     compiled = np.nan_to_num(run.table.column("compilations")[STARTING_ROWS:])
     steps = run.table.steps[STARTING_ROWS:]
@@ -210,7 +208,7 @@ def recompilations(run: RunRecord) -> Evidence | None:
     if len(rows) <= max(MIN_WINDOW, 0.02 * len(compiled)):
         return None
     total = compiled.sum()
-    return Evidence(
+    return Symptom(
         [
             Figure("compilations", total, int(steps[rows[0]]), int(steps[rows[-1]])),
             *latest(run, "seconds"),
@@ -219,7 +217,7 @@ def recompilations(run: RunRecord) -> Evidence | None:
     )
 
 
-def slower(run: RunRecord) -> Evidence | None:
+def slower(run: RunRecord) -> Symptom | None:
     """A step takes three times as long as at first, for similar tokens."""
     if len(run.table) < 2 * MIN_WINDOW:
         return None
@@ -227,7 +225,7 @@ def slower(run: RunRecord) -> Evidence | None:
     tokens_before, tokens_now = ends(run, "tokens_per_trajectory")
     if now.median < 3 * before.median or tokens_now.mean > 1.5 * tokens_before.mean:
         return None
-    return Evidence(
+    return Symptom(
         [
             median(before, "at first"),
             median(now, "now"),
@@ -240,20 +238,18 @@ def slower(run: RunRecord) -> Evidence | None:
     )
 
 
-def device_memory(run: RunRecord) -> Evidence | None:
+def device_memory(run: RunRecord) -> Symptom | None:
     """A device holds half as much again as in the first third."""
     first, last = third(run, "device_bytes", 0), late(run, "device_bytes")
     if last.median < 1.5 * first.median:
         return None
-    return Evidence(
-        [median(first), median(last)], {"times": last.median / first.median}
-    )
+    return Symptom([median(first), median(last)], {"times": last.median / first.median})
 
 
 # --- Trajectories and operations
 
 
-def longer(run: RunRecord) -> Evidence | None:
+def longer(run: RunRecord) -> Symptom | None:
     """Trajectories have grown by half without more success."""
     before, now = ends(run, "tokens_per_trajectory")
     success = ends(run, "success")
@@ -261,7 +257,7 @@ def longer(run: RunRecord) -> Evidence | None:
         return None
     if rises(*success):
         return None
-    return Evidence(
+    return Symptom(
         [
             mean(before, "at first"),
             mean(now, "now"),
@@ -272,20 +268,20 @@ def longer(run: RunRecord) -> Evidence | None:
     )
 
 
-def actions_cut(run: RunRecord) -> Evidence | None:
+def actions_cut(run: RunRecord) -> Symptom | None:
     """More than a tenth of the actions end at their limit of tokens."""
     last, success = late(run, "cut_turn_rate"), run.table.late("success")
     if last.mean <= 0.1:
         return None
     harmless = success is not None and success.mean >= GOOD_SUCCESS
     grave = last.mean > 0.5 and not harmless
-    return Evidence(
+    return Symptom(
         [mean(last), *latest(run, "cut_trajectory_rate", "malformed_rate", "success")],
         {"harmless": harmless, "grave": grave},
     )
 
 
-def malformed_ops(run: RunRecord) -> Evidence | None:
+def malformed_ops(run: RunRecord) -> Symptom | None:
     """At least one malformed or failed operation in ten turns."""
     first, last = ends(run, "malformed_rate")
     if last.mean < 0.1:
@@ -294,7 +290,7 @@ def malformed_ops(run: RunRecord) -> Evidence | None:
     paid = latest(run, *names)
     total, floor = sum(figure.value for figure in paid), setting(run, PENALTY_FLOOR)
     at_floor = bool(floor) and total <= 0.9 * floor[0].value
-    return Evidence(
+    return Symptom(
         [
             mean(first, "at first"),
             mean(last, "now"),
@@ -314,23 +310,23 @@ def malformed_ops(run: RunRecord) -> Evidence | None:
 # --- The memory
 
 
-def memory_off(run: RunRecord) -> Evidence | None:
+def memory_off(run: RunRecord) -> Symptom | None:
     """The config has switched the memory off."""
     return (
-        Evidence(latest(run, "success", "recall_hit_rate"))
+        Symptom(latest(run, "success", "recall_hit_rate"))
         if run.field("memory.enabled") is False
         else None
     )
 
 
-def memory_unused(run: RunRecord) -> Evidence | None:
+def memory_unused(run: RunRecord) -> Symptom | None:
     """Hardly one write, or rewrite of the block, in twenty trajectories."""
     kind = "rewrite" if _is_rolling(run) else "write"
     before, last = ends(run, f"ops_per_turn/{kind}")
     turns, success = late(run, "turns").mean, late(run, "success")
     if last.mean * turns > RARE_OPS or run.field("memory.enabled") is False:
         return None
-    return Evidence(
+    return Symptom(
         [mean(before, "at first"), mean(last, "now"), mean(success)],
         {
             "ops": last.mean * turns,
@@ -341,7 +337,7 @@ def memory_unused(run: RunRecord) -> Evidence | None:
     )
 
 
-def write_only(run: RunRecord) -> Evidence | None:
+def write_only(run: RunRecord) -> Symptom | None:
     """Trajectories write, but most of them never recall."""
     success = run.table.late("success")
     before, last = run.table.ends("write_only_rate")
@@ -357,7 +353,7 @@ def write_only(run: RunRecord) -> Evidence | None:
     if _is_rolling(run):
         return None
     fell_into = differ(before, last, SURE)
-    return Evidence(
+    return Symptom(
         [
             *((mean(before, "at first"),) if fell_into else ()),
             mean(last, "now"),
@@ -372,15 +368,15 @@ def write_only(run: RunRecord) -> Evidence | None:
     )
 
 
-def recalls_find_nothing(run: RunRecord) -> Evidence | None:
+def recalls_find_nothing(run: RunRecord) -> Symptom | None:
     """More than half of the recalls find nothing."""
     hits, turns = late(run, "recall_hit_rate"), late(run, "turns").mean
     if hits.mean > 0.5 or late(run, "ops_per_turn/recall").mean * turns < RARE_OPS:
         return None
-    return Evidence([mean(hits), *latest(run, "bank_size", "ops_per_turn/write")])
+    return Symptom([mean(hits), *latest(run, "bank_size", "ops_per_turn/write")])
 
 
-def merge_rate_high(run: RunRecord) -> Evidence | None:
+def merge_rate_high(run: RunRecord) -> Symptom | None:
     """More than three accepted writes in ten are merged into an entry."""
     last = late(run, "merge_rate")
     if last.mean <= 0.3 or _writes_little(run):
@@ -388,17 +384,17 @@ def merge_rate_high(run: RunRecord) -> Evidence | None:
     before, now = run.table.ends("success")
     helps = None not in (before, now)
     helps = helps and (now.mean >= GOOD_SUCCESS or rises(before, now))
-    return Evidence(
+    return Symptom(
         [mean(last), *latest(run, "duplicate_rate", "bank_size", "success")],
         {"helps": helps},
     )
 
 
-def duplicate_writes(run: RunRecord) -> Evidence | None:
+def duplicate_writes(run: RunRecord) -> Symptom | None:
     """More than three writes in ten repeat an entry."""
     last = late(run, "duplicate_rate")
     return (
-        Evidence(
+        Symptom(
             [mean(last), *latest(run, "bank_size", "ops_per_turn/write", "success")]
         )
         if last.mean > 0.3 and not _writes_little(run)
@@ -406,7 +402,7 @@ def duplicate_writes(run: RunRecord) -> Evidence | None:
     )
 
 
-def bank_growth(run: RunRecord) -> Evidence | None:
+def bank_growth(run: RunRecord) -> Symptom | None:
     """The bank has grown or is full of junk, without a gain, or is huge."""
     first, last = ends(run, "bank_size")
     success = ends(run, "success")
@@ -421,7 +417,7 @@ def bank_growth(run: RunRecord) -> Evidence | None:
     huge = grown and not full and last.mean > max(3 * first.mean, 20)
     if not huge and (pays or not (grown or full_of_junk)):
         return None
-    return Evidence(
+    return Symptom(
         [
             mean(first, "at first"),
             mean(last, "now"),
@@ -438,7 +434,7 @@ def bank_growth(run: RunRecord) -> Evidence | None:
     )
 
 
-def slow_recall(run: RunRecord) -> Evidence | None:
+def slow_recall(run: RunRecord) -> Symptom | None:
     """Recalls are slow, and as far as is known sampling waits for them."""
     p50, p95 = late(run, "recall_ms_p50"), late(run, "recall_ms_p95")
     waiting = _recall_share(run, p50, p95)
@@ -446,7 +442,7 @@ def slow_recall(run: RunRecord) -> Evidence | None:
     if p95.median < 20 or not matters:
         return None
     share = "share of the sampling time, at least"
-    return Evidence(
+    return Symptom(
         [
             median(early(run, "recall_ms_p95"), "at first"),
             median(p95, "now"),

@@ -202,6 +202,8 @@ class RunDir:
         file = self.path / "config.json"
         try:
             saved = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(saved, dict):
+                raise TypeError(f"got {type(saved).__name__}")
             old = flatten(complete_saved(saved, str(file), wanted=flatten(config)))
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
