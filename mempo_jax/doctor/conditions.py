@@ -22,8 +22,8 @@ import numpy as np
 from mempo_jax.doctor.findings import (
     MIN_TREND_STEPS,
     Condition,
-    Symptom,
     Figure,
+    Symptom,
     mean,
     median,
 )

@@ -32,8 +32,8 @@ from mempo_jax.doctor.conditions import (
 )
 from mempo_jax.doctor.findings import (
     MIN_TREND_STEPS,
-    Symptom,
     Figure,
+    Symptom,
     mean,
     median,
 )
