@@ -2,7 +2,8 @@
 
 A config is any mapping of sections; each section becomes one frozen dataclass whose
 fields have no defaults, so that a default value can live in ``configs/`` alone. What
-does not fit is a ``ConfigError`` that names the field by its full path.
+does not fit is a ``ConfigError`` that names the field by its full path. A field's type
+may hold a bound (``Annotated``, ``PositiveInt``), which ``check_bounds`` applies.
 """
 
 from __future__ import annotations
