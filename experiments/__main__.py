@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {_unknown(name)}", file=sys.stderr)
         return USAGE_EXIT
     # As `python -m` does: environments and rewards of the user's own are found in the
-    # current folder. Last, so that no file there hides a package that is installed.
+    # current folder. It comes last, so that no file there hides an installed package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     sys.argv = [sys.argv[0], *options]

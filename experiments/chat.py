@@ -56,6 +56,14 @@ MOST_TURNS = 64  # of a task that is looked through for its question
 
 
 def main(command: Command) -> int:
+    """Answers the lines of the input until it ends.
+
+    Args:
+      command: the parsed command line.
+
+    Returns:
+      The exit code.
+    """
     options = command.options
     if options.greedy and options.temperature:
         raise ConfigError("--greedy and --temperature: give one of them")
@@ -88,7 +96,7 @@ def main(command: Command) -> int:
 
 
 def _answer(agent: Any, line: str, goal: str, temperature: float) -> None:
-    """Shows one line to the policy, and prints what it says and does."""
+    """Shows one line to the policy, and prints its actions and memory operations."""
     from mempo_jax import TextTask
     from mempo_jax.rollout.trajectory import op_lines
 
@@ -127,7 +135,7 @@ def _obey(line: str, agent: Any) -> None:
 
 
 def _banner(agent: Any, options: Any, goal: str, about: list[str]) -> Iterator[str]:
-    """What the policy knows and how it is asked, for somebody who sees it first."""
+    """What the policy knows and how it is sampled, for someone who sees it first."""
     task, words = agent.settings.env.name, agent.words
     if words is None:
         origin = agent.settings.policy.path or options.policy
@@ -148,8 +156,9 @@ def _banner(agent: Any, options: Any, goal: str, about: list[str]) -> Iterator[s
 
 
 def _training(agent: Any) -> tuple[list[str], list[str]]:
-    """Of a policy with a vocabulary of its own: the goals of some of its tasks, and
-    lines about what it read there. Nothing of a language model, which reads any text.
+    """The goals of some of the policy's tasks, and lines about what it read there.
+
+    Both are empty for a language model, which reads any text.
     """
     if agent.words is None:
         return [], []
@@ -176,7 +185,7 @@ def _training(agent: Any) -> tuple[list[str], list[str]]:
 def _example(env: Any, seed: int) -> tuple[str, tuple[str, str]]:
     """The goal of a task, its first line, and its first question ("" for none)."""
     seen, done = [env.reset(seed)], False
-    at = min((asked.observation for asked in env.questions()), default=0)
+    at = min((question.observation for question in env.questions()), default=0)
     while len(seen) <= min(at, MOST_TURNS) and not done:
         step = env.step("")
         seen.append(step.observation)
@@ -214,12 +223,12 @@ def _memories(agent: Any) -> str:
 
 
 def _note(*lines: str) -> None:
-    """For the person at the terminal; the output is for what the policy does."""
+    """Prints to the error stream: the output is for what the policy does."""
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def _lines() -> Iterator[str]:
-    """Lines of the input that hold something, as they come."""
+    """The lines of the input that are not blank, as they come."""
     if hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(errors="replace")  # a byte that is no text ends no talk
     watched = sys.stdin.isatty()

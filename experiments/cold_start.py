@@ -32,6 +32,14 @@ compile_cache.define(OPTIONS)
 
 
 def main(command: Command) -> int:
+    """Makes a policy from demonstrations, or writes the demonstrations.
+
+    Args:
+      command: the parsed command line.
+
+    Returns:
+      The exit code.
+    """
     from mempo_jax.config import from_config
 
     config = command.config.to_dict()
@@ -67,7 +75,7 @@ def _make(out: pathlib.Path, settings: Any, config: dict[str, Any]) -> int:
     suite, mesh = make_suite(settings), make_run_mesh(settings)
     policy = initial_policy(suite, settings)
     try:
-        out.mkdir(parents=True, exist_ok=True)  # what cannot be made is told at once
+        out.mkdir(parents=True, exist_ok=True)  # an error here comes before the work
     except OSError as error:
         raise ConfigError(f"--out={out}: {error}") from error
     try:
@@ -109,8 +117,8 @@ def _write(path: pathlib.Path, settings: Any) -> int:
             yield line
 
     try:
-        made = shown(records(make, tasks, expert, tokenizer))
-        write_demonstrations(path, made)
+        lines = shown(records(make, tasks, expert, tokenizer))
+        write_demonstrations(path, lines)
     except OSError as error:
         raise ConfigError(f"--demonstrations={path}: {error}") from error
     print(f"{path}: {count} demonstrations")

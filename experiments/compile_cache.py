@@ -1,7 +1,7 @@
-"""Compiled programs, kept beside the runs, so that a second start compiles nothing.
+"""Keeps compiled programs beside the runs, so that a second start compiles nothing.
 
-They are those of jax's persistent compilation cache. What a program computes does not
-change: an entry is the program that would be compiled again.
+This is jax's persistent compilation cache. What a program computes does not change: an
+entry is the program that would be compiled again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ from .launch import warn
 
 FOLDER = ".jax_cache"
 OFF = "off"
-VARIABLE = "JAX_COMPILATION_CACHE_DIR"  # jax's own; where it is set it stays as it is
+VARIABLE = "JAX_COMPILATION_CACHE_DIR"  # jax's own; if set, we change nothing
 ZLIB = 0x78  # the first byte of an entry; jax writes another form if it finds zstandard
 
 
 def define(options: flags.FlagValues) -> None:
-    """Adds ``--compile_cache`` to the options of a launcher."""
+    """Adds ``--compile_cache`` to the options of a launcher.
+
+    Args:
+      options: from ``flags.new_options``.
+    """
     flags.DEFINE_string(
         "compile_cache",
         "",
@@ -76,20 +80,20 @@ def _jax_uses(folder: pathlib.Path) -> Iterator[None]:
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    chosen = {
+    ours = {
         "jax_compilation_cache_dir": str(folder),
         # Many small programs take as long as few large ones.
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
-    before = {name: getattr(jax.config, name) for name in chosen}
+    before = {name: getattr(jax.config, name) for name in ours}
 
     def use(values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             jax.config.update(name, value)
-        compilation_cache.reset_cache()  # else the first folder of a process stays
+        compilation_cache.reset_cache()  # or the first folder of a process stays
 
-    use(chosen)
+    use(ours)
     try:
         yield
     finally:
@@ -108,13 +112,13 @@ def _machine() -> str:
 
 
 def _not_writable(folder: pathlib.Path) -> str:
-    """Why nothing can be written there, "" if it can; makes no folder."""
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        return f"{there} is no directory"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written"
+    """Why nothing can be written to the folder, "" if it can; makes no folder."""
+    parent = folder  # or the nearest one that exists
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not parent.is_dir():
+        return f"{parent} is no directory"
+    return "" if os.access(parent, os.W_OK | os.X_OK) else f"{parent} cannot be written"
 
 
 def _drop_cut_off(folder: pathlib.Path) -> None:
@@ -122,11 +126,11 @@ def _drop_cut_off(folder: pathlib.Path) -> None:
     for file in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError):  # of another user, or gone by now
             content = file.read_bytes() if file.is_file() else b""
-            if content[:1] == bytes([ZLIB]) and not _whole(content):
+            if content[:1] == bytes([ZLIB]) and not _is_complete(content):
                 file.unlink()
 
 
-def _whole(content: bytes) -> bool:
+def _is_complete(content: bytes) -> bool:
     reader = zlib.decompressobj()
     try:
         reader.decompress(content)

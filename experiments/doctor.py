@@ -32,6 +32,14 @@ FOUND_EXIT = 1
 
 
 def main(command: Command) -> int:
+    """Prints what is wrong with a run.
+
+    Args:
+      command: the parsed command line.
+
+    Returns:
+      The exit code.
+    """
     from mempo_jax.doctor import differences, examine, lines, verdict
     from mempo_jax.runs import read_run
 

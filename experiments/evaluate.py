@@ -44,6 +44,14 @@ compile_cache.define(OPTIONS)
 
 
 def main(command: Command) -> int:
+    """Compares the policy of a run with rules and prints the table.
+
+    Args:
+      command: the parsed command line.
+
+    Returns:
+      The exit code.
+    """
     options = command.options
     if command.config is not None:
         raise ConfigError("--config: leave it out; that of --workdir is taken")
@@ -125,13 +133,13 @@ def _write(out: pathlib.Path, rows: list, about: dict) -> None:
     from mempo_jax.evaluation.table import to_csv
     from mempo_jax.runs.run_dir import write_text
 
-    whole = about | {"rows": rows}
-    write_text(out / "evaluation.json", json.dumps(whole, indent=1) + "\n")
+    content = about | {"rows": rows}
+    write_text(out / "evaluation.json", json.dumps(content, indent=1) + "\n")
     write_text(out / "evaluation.csv", to_csv(rows))
 
 
 def _plotted(out: pathlib.Path, rows: list, about: dict) -> str:
-    """Draws the picture, and says what files there are."""
+    """Draws the picture; returns which files there are."""
     from mempo_jax.evaluation.plots import plot_rows
 
     title = f"{about['suite']}, {about['tasks']} held-out tasks"

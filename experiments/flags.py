@@ -34,9 +34,10 @@ BOOLEANS = {"true": True, "1": True, "yes": True} | {
 class Command:
     """A parsed command line.
 
-    ``config`` is None where no ``--config`` was given; ``overrides`` are its changed
-    fields by dotted name, without the leading ``config.``; ``options`` the launcher's
-    own flags, by attribute.
+    Attributes:
+      config: None if no ``--config`` was given.
+      overrides: changed fields by dotted name, without the leading ``config.``.
+      options: the launcher's own flags, by attribute.
     """
 
     config: ConfigDict | None
@@ -148,25 +149,44 @@ def load_config(path: str) -> ConfigDict:
 
 
 def config_file(path: str) -> pathlib.Path:
-    """The file that ``--config=path`` means; see ``load_config``."""
+    """The file that ``--config=path`` means.
+
+    Args:
+      path: as for ``load_config``.
+
+    Raises:
+      ConfigError: no such file; the error has the nearest name.
+    """
     file = local_path(path, "--config")
-    named = file if file.suffix == ".py" else file.parent / f"{file.name}.py"
-    candidates = [file, named]
+    with_suffix = file if file.suffix == ".py" else file.parent / f"{file.name}.py"
+    candidates = [file, with_suffix]
     if file.parent in (pathlib.Path(), pathlib.Path("configs")):
-        candidates.append(SHIPPED / named.name)
+        candidates.append(SHIPPED / with_suffix.name)
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    folders = (SHIPPED, file.parent)  # of one name, the one beside what was asked for
-    there = {each.name: each for folder in folders for each in folder.glob("[!_]*.py")}
-    near = nearest(named.name, there)
-    shown = near and (near[:-3] if there[near].parent == SHIPPED else there[near])
+    folders = (SHIPPED, file.parent)  # for a name in both, the file beside ``path``
+    files = {each.name: each for folder in folders for each in folder.glob("[!_]*.py")}
+    near = nearest(with_suffix.name, files)
+    shown = near and (near[:-3] if files[near].parent == SHIPPED else files[near])
     hint = f"; the nearest is {shown}" if near else ""
     raise ConfigError(f"--config={path}: no such file{hint}")
 
 
 def override(config: ConfigDict, path: str, text: str) -> Any:
-    """Sets the field ``path`` of ``config`` from ``text``; returns the new value."""
+    """Sets one field of a config from the text of the command line.
+
+    Args:
+      config: changed in place.
+      path: of the field, dotted, without the leading ``config.``.
+      text: the new value, see ``parse_value``.
+
+    Returns:
+      The new value.
+
+    Raises:
+      ConfigError: there is no such field, or the value is of another type.
+    """
     *parents, name = path.split(".")
     part: Any = config
     for parent in parents:
@@ -195,6 +215,15 @@ def parse_value(text: str, expected: type, old: Any, path: str) -> Any:
 
     Tuples are written ``a,b`` or ``('a', 'b')``; their elements take the type of the
     old ones. A field whose value is None takes any Python literal, else the text.
+
+    Args:
+      text: from the command line.
+      expected: type of the field.
+      old: its present value.
+      path: what the error calls the field.
+
+    Raises:
+      ConfigError: the text is no value of that type.
     """
     if issubclass(expected, (tuple, list)):
         return _parse_tuple(text, old, path)

@@ -1,4 +1,4 @@
-"""Starts a launcher under absl: ours is one line, anything else a traceback."""
+"""Starts a launcher under absl: our errors are one line, others a traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .naming import as_started
 
 USAGE_EXIT, STOPPED_EXIT, INTERRUPTED_EXIT = 2, 3, 130
 PATH_OPTIONS = ("workdir", "out", "policy", "bank", "demonstrations", "against")
-# What jax logs with a date and a place in its source, and how it is said here.
+# The beginning of what jax logs with a date and a source line, and our words for it.
 SAID_BY_JAX = {
     "An NVIDIA GPU may be present": (
         "this computes on the CPU; for the NVIDIA GPU that may be present install the "
@@ -74,7 +74,7 @@ def launch(
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Within it a warning is one line without a place in the source, above any bar."""
+    """Within it a warning is one line without its source line, above any bar."""
     jax_log = logging.getLogger("jax._src.xla_bridge")
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *place, **named: warn(message)
@@ -86,7 +86,11 @@ def plain_warnings() -> Iterator[None]:
 
 
 def warn(text: object) -> None:
-    """Prints one line about ``text``; a progress bar moves out of its way."""
+    """Prints a warning on one line; a progress bar moves out of its way.
+
+    Args:
+      text: of the warning; line breaks become spaces.
+    """
     from tqdm import tqdm
 
     tqdm.write(f"warning: {' '.join(str(text).split())}", file=sys.stderr)
@@ -114,7 +118,7 @@ def advise(settings: Any, command: Command) -> None:
 
 
 def _jax_said(record: logging.LogRecord) -> bool:
-    """A filter: shows what ``SAID_BY_JAX`` has in plain words, passes other records."""
+    """A filter: shows ours of ``SAID_BY_JAX`` instead, passes other records."""
     for beginning, plain in SAID_BY_JAX.items():
         if str(record.msg).startswith(beginning):
             warn(plain)
@@ -137,15 +141,22 @@ def _expand_paths(options: flags.FlagValues) -> None:
 
 
 def fail(error: object, code: int) -> None:
-    """Exits with ``code`` behind one line about ``error``."""
+    """Prints one line about an error and exits.
+
+    Args:
+      error: its text is shown.
+      code: the exit code.
+    """
     print(f"error: {as_started(' '.join(str(error).split()))}", file=sys.stderr)
     sys.exit(code)
 
 
 def say(lines: Sequence[str], done: str = "") -> None:
-    """Prints them; a reader that has seen enough, such as ``head``, is no fault.
+    """Prints lines; a reader that closes early, such as ``head``, is no error.
 
-    done: what was finished before, for the error where the output cannot be written.
+    Args:
+      lines: to print.
+      done: what was finished before, for the error if the output cannot be written.
     """
     try:
         print("\n".join(lines), flush=True)
@@ -157,5 +168,5 @@ def say(lines: Sequence[str], done: str = "") -> None:
 
 
 def _drop_output() -> None:
-    """Else Python tries once more at its exit to write what is left, and complains."""
+    """Sends later output nowhere: at its exit Python would try again, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -49,7 +49,7 @@ def as_started(text: str) -> str:
 def _program() -> list[str]:
     """What comes before a launcher's name: ``mempo``, or python and ``-m``."""
     folder = os.path.dirname(os.path.abspath(sys.executable))
-    if not IN_CHECKOUT and (script := _found("mempo", folder)):
+    if not IN_CHECKOUT and (script := _how_to_call("mempo", folder)):
         return [script]
     names = ("python", "python3", os.path.basename(sys.executable))
     # Links are not followed: an environment's python is a link to the system's.
@@ -59,7 +59,7 @@ def _program() -> list[str]:
     return [_short(sys.executable), "-m"]
 
 
-def _found(name: str, folder: str) -> str | None:
+def _how_to_call(name: str, folder: str) -> str | None:
     """How to call the script ``name`` of ``folder``, or else one on PATH."""
     beside, on_path = shutil.which(name, path=folder), shutil.which(name)
     if beside is None or _folder_of(on_path) == folder:
@@ -72,7 +72,7 @@ def _folder_of(program: str | None) -> str | None:
 
 
 def _short(path: str) -> str:
-    """The path from the current folder if it is deeper than that, else the whole one.
+    """The path from the current folder if it is deeper than that, else absolute.
 
     A bare name would be looked for on PATH.
     """

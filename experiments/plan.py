@@ -53,12 +53,21 @@ XLA_FLAGS = "--xla_force_host_platform_device_count={}"  # read when jax starts
 
 
 def main(command: Command) -> int:
+    """Prints the plan of a run.
+
+    Args:
+      command: the parsed command line.
+
+    Returns:
+      The exit code.
+    """
     from mempo_jax.planning.devices import device as read_device
 
     options = command.options
     device = read_device(options.device)
-    given = XLA_FLAGS.format(device.count)
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {given}".strip()
+    # As many pretended devices as the hardware has, so that shardings are real.
+    device_flag = XLA_FLAGS.format(device.count)
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {device_flag}".strip()
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     from mempo_jax.planning import plan as plan_module
@@ -96,12 +105,12 @@ def _tpu_devices(device):
         raise ConfigError(
             f"--compiler=tpu: expected a TPU in --device, got {device.name}"
         )
-    # Without it the library asks for a machine's own description, over the network.
+    # Otherwise the library asks for this machine's description, over the network.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     from jax.experimental import topologies
 
     try:
-        made = topologies.get_topology_desc(
+        topology = topologies.get_topology_desc(
             platform="tpu", topology_name=device.topology
         )
     except (RuntimeError, ValueError) as error:
@@ -109,7 +118,7 @@ def _tpu_devices(device):
             f"--compiler=tpu: no compiler for {device.topology} ({error}); install the "
             "extra [tpu]"
         ) from error
-    return made.devices
+    return topology.devices
 
 
 def _note(text: str) -> None:

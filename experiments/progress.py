@@ -7,9 +7,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-LOG_INTERVAL_S = 10  # between two lines where nobody watches a terminal
-OPTIMISER_STAGES = ("cold start", "training")
-# A step takes seconds: how many is easier to read than what share of one a second does.
+LOG_INTERVAL_S = 10  # between two lines if the output is no terminal
+OPTIMISER_STAGES = ("cold start", "training")  # count steps; others count other things
+# A step takes seconds: "2 s/step" is easier to read than "0.5 steps/s".
 SECONDS_A_STEP = (
     "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_inv_fmt}{postfix}]"
 )
@@ -26,7 +26,13 @@ class Bars:
     def __call__(
         self, stage: str, done: int, total: int, figures: dict[str, Any]
     ) -> None:
-        """Shows that ``done`` of ``total`` are done, with figures to show beside."""
+        """Moves the bar of a stage.
+
+        Args:
+          stage: its name; a new one opens a new bar.
+          done, total: how far it is.
+          figures: shown beside the bar.
+        """
         if self._bar is None or stage != self._stage:
             self._open(stage, total, done)
         self._bar.set_postfix(figures, refresh=False)
@@ -35,7 +41,7 @@ class Bars:
             self.close()
 
     def close(self) -> None:
-        """Leaves the bar of the present stage as it stands."""
+        """Leaves the bar of the present stage as it is."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -38,6 +38,14 @@ flags.DEFINE_string(
 
 
 def main(command: Command) -> int:
+    """Writes the page of a run.
+
+    Args:
+      command: the parsed command line.
+
+    Returns:
+      The exit code.
+    """
     options = command.options
     if command.config is not None:
         raise ConfigError("--config: leave it out; that of --workdir is taken")
@@ -76,8 +84,11 @@ def main(command: Command) -> int:
 
 
 def _target(out: pathlib.Path, start: bytes) -> pathlib.Path:
-    """The file behind all links: a page replaces no link, no device, no pipe, and of
-    files only those that begin with ``start``, as pages do."""
+    """The file to write, with all links followed.
+
+    A page replaces no link, no device and no pipe, and of files only those that begin
+    with ``start``, as pages do.
+    """
     target = pathlib.Path(os.path.realpath(out))
     if os.path.lexists(target) and not os.path.isfile(target):
         raise ConfigError(
@@ -101,9 +112,9 @@ def _begins(file: pathlib.Path, start: bytes) -> bool:
 
 
 def _write(out: pathlib.Path, text: str) -> int:
-    """Writes the page whole or not at all; returns its bytes."""
+    """Writes all of the page or nothing; returns the number of bytes."""
     page = text.encode("utf-8")
-    # A name of its own: what stands beside the page, links too, is left alone.
+    # The random name belongs to no other file or link in the folder.
     fresh = out.with_name(f".report-{secrets.token_hex(8)}.writing")
     try:
         with fresh.open("xb") as file:

@@ -34,7 +34,11 @@ FILES = {
 
 
 def table(summary: Mapping[str, Any]) -> list[str]:
-    """Rows of means with 95 % intervals, for the cold-started and the trained."""
+    """The table of means with 95 % intervals, cold start beside trained.
+
+    Args:
+      summary: of the run, as in summary.json.
+    """
     lines = [f"{'':18}{'cold start':>26}{'trained':>26}"]
     for key, name in ROWS.items():
         cells = [_cell(summary[who][key]) for who in ("cold_start", "trained")]
@@ -49,7 +53,13 @@ def table(summary: Mapping[str, Any]) -> list[str]:
 def closing(
     summary: Mapping[str, Any], last_step: Mapping[str, Any] | None, workdir: str
 ) -> list[str]:
-    """Seconds of each stage, how to read the loss, and where everything lies."""
+    """Seconds of each stage, how to read the loss, and where everything is.
+
+    Args:
+      summary: of the run, as in summary.json.
+      last_step: the last row of metrics.jsonl; None if no step was run.
+      workdir: the run's directory, as it was given.
+    """
     seconds = summary["seconds"]
     spent = ", ".join(
         f"{STAGES.get(name, name)} {value:.0f}" for name, value in seconds.items()

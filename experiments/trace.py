@@ -27,12 +27,20 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "task", 0, "index of the held-out task", lower_bound=0, flag_values=OPTIONS
 )
-SAMPLES = 3
+SAMPLES = 3  # trajectories of the task
 SHORT_COLD_START = 250  # steps; enough for the form of acting
 SHORT_DEMONSTRATIONS = 512
 
 
 def main(command: Command) -> int:
+    """Prints three trajectories of one task.
+
+    Args:
+      command: the parsed command line.
+
+    Returns:
+      The exit code.
+    """
     from mempo_jax.config import from_config
 
     settings = from_config(command.config.to_dict())
@@ -52,10 +60,12 @@ def main(command: Command) -> int:
     jobs = [Job(task, n, settings.seed, "trace", 0) for n in range(SAMPLES)]
     try:
         engine.set_params(policy.params)
-        made = collector.run(jobs, settings.sampling)
+        trajectories = collector.run(jobs, settings.sampling)
     except ServerError as error:
         raise ConfigError(str(error)) from error
-    print("\n".join(transcript(made, temperature=settings.sampling.temperature)))
+    print(
+        "\n".join(transcript(trajectories, temperature=settings.sampling.temperature))
+    )
     return 0
 
 

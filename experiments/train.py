@@ -45,6 +45,7 @@ flags.DEFINE_integer("processes", None, "how many there are", flag_values=OPTION
 flags.DEFINE_integer("process", None, "which one this is", flag_values=OPTIONS)
 compile_cache.define(OPTIONS)
 CONTINUE = "the same command continues"
+# Errors of a disk that is full or not ours to write; others are bugs and show as such.
 UNWRITABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES),
     *(errno.EPERM, errno.EIO),
@@ -52,6 +53,14 @@ UNWRITABLE = (
 
 
 def main(command: Command) -> int:
+    """Trains until the run ends or is stopped.
+
+    Args:
+      command: the parsed command line.
+
+    Returns:
+      The exit code.
+    """
     # Imported here: a wrong command line is refused before any of it is loaded.
     from mempo_jax.distributed.hosts import Stopped, listening
 
@@ -130,7 +139,7 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
 
 
 def _say_ended(settings: Any, config: dict[str, Any], workdir: str) -> None:
-    """Tells that a run has ended before: nothing runs, whatever is asked for."""
+    """Prints that a run has ended before, so that nothing runs."""
     from mempo_jax.distributed import hosts
     from mempo_jax.runs.run_dir import RunDir
 
@@ -140,7 +149,7 @@ def _say_ended(settings: Any, config: dict[str, Any], workdir: str) -> None:
             return
         place.check(config)
     except ConfigError:
-        return  # told by the run, in all processes
+        return  # the run raises it again, in all processes
     changed = [f"{name}={new}" for name, (_, new) in place.changes(config).items()]
     unused = f", and {', '.join(changed)} not used" if changed else ""
     print(
@@ -151,13 +160,13 @@ def _say_ended(settings: Any, config: dict[str, Any], workdir: str) -> None:
 
 
 def _leave(number: int, again: bool) -> None:
-    """Ends the process here and now: nothing is unsaved, or it was asked for twice.
+    """Ends the process at once: nothing is unsaved, or a second signal came.
 
     Compiled code may be running, and taking the interpreter down around it can crash.
     """
     if again:
         os._exit(128 + number)
-    os.write(2, b"\n")  # a progress bar may stand there
+    os.write(2, b"\n")  # a progress bar may be on this line
     _say(number, f"stopped with nothing unsaved; {CONTINUE}")
     os._exit(0 if number == signal.SIGTERM else INTERRUPTED_EXIT)
 

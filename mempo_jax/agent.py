@@ -27,44 +27,21 @@ from mempo_jax.rollout.sampler import Decoding
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.settings import ConfigError, local_path
 
-_RUN = re.compile(r"run-(\d+)")  # how the trajectories of an agent are named
-
-
-class TextTask:
-    """An environment of given texts, one a turn. What the policy acts or answers to
-    each is in ``replies`` ("" where it passes); nothing is scored.
-
-    goal: shown in every context; "" for none.
-    """
-
-    def __init__(self, observations: Sequence[str], goal: str = "") -> None:
-        self._texts, self.goal = tuple(observations), goal
-        self.replies: list[str] = []
-        if not self._texts:
-            raise ValueError("TextTask: expected at least one text, got none")
-
-    def reset(self, seed: int) -> str:
-        self.replies = []
-        return self._texts[0]
-
-    def step(self, action: str, *, final: bool = False) -> StepResult:
-        self.replies.append(action)
-        done = final or len(self.replies) == len(self._texts)
-        text = "" if done else self._texts[len(self.replies)]
-        return StepResult(text, 0.0, done)
-
-    def score(self) -> float:
-        return 0.0
-
-    def useful(self) -> frozenset[int]:
-        return frozenset()
-
-    def questions(self) -> tuple[Question, ...]:
-        return ()
+_RUN = re.compile(r"run-(\d+)")  # ids of the trajectories of an agent
 
 
 class Agent:
-    """See the module docstring; made by ``from_pretrained``."""
+    """A policy with a memory of its own; made by ``from_pretrained``.
+
+    Args:
+      policy: that acts.
+      settings: for one trajectory at a time.
+      mesh: of the policy's parameters.
+      bank: as for ``from_pretrained``.
+
+    Attributes:
+      settings: as above.
+    """
 
     def __init__(
         self,
@@ -83,6 +60,7 @@ class Agent:
         self._directory = bank if isinstance(bank, os.PathLike) else None
         self._bank = bank if isinstance(bank, Bank) else self._open(bank)
         last = _RUN.fullmatch(self._bank.trajectory_id)
+        # A bank from an earlier agent goes on counting, so that ids are unique in it.
         self._runs = int(last[1]) + 1 if last else 0
         self._suite: TaskSuite | None = None
 
@@ -101,18 +79,18 @@ class Agent:
           bank: a directory, where the bank is loaded from if it is there, and saved
             after every task; or a Bank to start from; None: an empty one, not saved.
             A directory serves one agent at a time: of two, the last save stays.
-          config: a whole config, a mapping or a ConfigDict; None: the one that lies
-            with the policy (``mempo_config.json``, or ``config.json`` of its run).
+          config: a whole config, a mapping or a ConfigDict; None: the one beside the
+            policy (``mempo_config.json``, or ``config.json`` of its run).
 
         Raises:
           ConfigError: no config, no policy, a bank of other settings, or a bank for
-            the context rule "rolling", which keeps nothing behind a task.
+            the context rule "rolling", which keeps nothing after a task.
           BankFileError: the saved bank is damaged.
         """
         path = os.fspath(path)
-        given = read_config(path) if config is None else config
-        plain = given.to_dict() if hasattr(given, "to_dict") else given
-        settings = _alone(from_config(plain))
+        sections = read_config(path) if config is None else config
+        plain = sections.to_dict() if hasattr(sections, "to_dict") else sections
+        settings = _for_one(from_config(plain))
         if bank is not None and settings.context.rule == "rolling":
             raise ConfigError(
                 'bank: expected none with config.context.rule "rolling", whose block '
@@ -128,8 +106,7 @@ class Agent:
 
     @property
     def words(self) -> frozenset[str] | None:
-        """The words and signs that the policy knows; None for a language model, whose
-        tokens can spell any text."""
+        """The words and signs that the policy knows; None if it can spell any text."""
         return self._tokenizer.words()
 
     @property
@@ -158,21 +135,24 @@ class Agent:
             run again gets other draws.
           temperature: of the draws, in place of that of training; 0 is greedy.
           seed: starts an environment; a task of the suite has its own.
-          on_turn: called in each turn once its ops are done and before the environment
-            moves; ``episode.actions[-1]`` and ``episode.bank.log`` tell what happened.
+          on_turn: called in each turn after its ops and before the environment moves;
+            ``episode.actions[-1]`` and ``episode.bank.log`` have what happened.
 
         Raises:
           OSError: the bank could not be saved; it is still in ``bank``, and what was
-            saved before is whole.
+            saved before is complete.
         """
-        env, named = self._environment(task, seed)
+        env, suite_task = self._environment(task, seed)
         bank = self._bank.next_task(f"run-{self._runs}")
-        job = Job(named, 0, self.settings.seed, "evaluate", self._runs)
+        # The number of the run is part of the key: each run draws anew.
+        job = Job(suite_task, 0, self.settings.seed, "evaluate", self._runs)
 
         def make(job: Job) -> Episode:
             s = self.settings
             turns = s.sampling.max_turns
-            return _Watched(env, job.task, bank, turns, s.context, s.reward, on_turn)
+            return _WatchedEpisode(
+                env, job.task, bank, turns, s.context, s.reward, on_turn
+            )
 
         limit = self.settings.env.step_timeout_s
         prefetch = self._advised.prefetch_verdicts
@@ -207,7 +187,7 @@ class Agent:
         return self.suite.make(task), task
 
     def _open(self, directory: str | os.PathLike | None) -> Bank:
-        """The bank of a directory; an empty one where nothing is there."""
+        """The bank of a directory; an empty one if there is none."""
         embedder = self.settings.memory.make_embedder()
         config, advice = self.settings.memory, self._advised.callables
         if directory is None:
@@ -232,16 +212,62 @@ class Agent:
         return bank
 
 
-def _alone(settings: RunConfig) -> RunConfig:
+class TextTask:
+    """An environment that shows texts, one a turn; nothing is scored.
+
+    Args:
+      observations: the texts.
+      goal: shown in every context; "" for none.
+
+    Attributes:
+      replies: what the policy acted or answered to each; "" if it passed.
+
+    Raises:
+      ValueError: there is no text.
+    """
+
+    def __init__(self, observations: Sequence[str], goal: str = "") -> None:
+        self._texts, self.goal = tuple(observations), goal
+        self.replies: list[str] = []
+        if not self._texts:
+            raise ValueError("TextTask: expected at least one text, got none")
+
+    def reset(self, seed: int) -> str:
+        """Forgets the replies; returns the first text. The seed changes nothing."""
+        self.replies = []
+        return self._texts[0]
+
+    def step(self, action: str, *, final: bool = False) -> StepResult:
+        """Records the action as a reply; returns the next text, if there is one."""
+        self.replies.append(action)
+        done = final or len(self.replies) == len(self._texts)
+        text = "" if done else self._texts[len(self.replies)]
+        return StepResult(text, 0.0, done)
+
+    def score(self) -> float:
+        """0.0: nothing is scored."""
+        return 0.0
+
+    def useful(self) -> frozenset[int]:
+        """Empty: no observation is known to be worth remembering."""
+        return frozenset()
+
+    def questions(self) -> tuple[Question, ...]:
+        """Empty: no question has a known answer."""
+        return ()
+
+
+def _for_one(settings: RunConfig) -> RunConfig:
     """The settings for one trajectory at a time, sampled by this process."""
     mesh = dataclasses.replace(settings.mesh, data=1)
     engine = dataclasses.replace(settings.engine, kind="local", lanes=1, row_buckets=())
+    # Rows are split over fsdp too, and must divide over it.
     sampling = dataclasses.replace(settings.sampling, slots=mesh.fsdp)
     return dataclasses.replace(settings, mesh=mesh, engine=engine, sampling=sampling)
 
 
-class _Watched(Episode):
-    """An episode that tells of each turn once its ops are done."""
+class _WatchedEpisode(Episode):
+    """An episode that calls ``on_turn``, its last argument, after the ops of a turn."""
 
     def __init__(self, *args: Any) -> None:
         *args, on_turn = args

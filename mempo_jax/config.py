@@ -1,16 +1,13 @@
-"""The sections of a config as frozen dataclasses without defaults.
+"""The settings of a run: its sections, what they must agree on, and advice.
 
-Each refuses impossible values when it is built. Sections that another package owns
-(context, credit, the tasks) are its own dataclasses.
+A section is a frozen dataclass without defaults; every default is in
+``configs/base.py``. Bounds of single fields are in their types (``PositiveInt``), and
+what fields must agree on is in ``__post_init__``: an impossible value raises a
+``ConfigError`` that names the field. Values that are possible, but outside of what is
+recommended, come back as warnings from ``advice``.
 
-Config section of the engine: where turns are sampled, and how weights get there.
-
-Config sections of sampling, objective and training; see ``sections``.
-
-The settings of a whole run: all sections, what they must agree on, and advice.
-
-Impossible values raise when a section is built; values outside the ranges that the
-field recommends come back as warnings from ``advice``.
+Sections that concern one other package alone are dataclasses of that package: context,
+reward, credit, and the tasks.
 """
 
 from __future__ import annotations
@@ -18,15 +15,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import os
-import pathlib
-import urllib.parse
 import warnings
 from collections.abc import Container, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from mempo_jax.core.credit import CreditConfig
 from mempo_jax.core.objective import AGGREGATIONS, AUX_KEYS, IMPORTANCE_KEYS
+from mempo_jax.engine_config import EngineConfig, check_stale
 from mempo_jax.envs.adapters import ADAPTERS, AdapterConfig
 from mempo_jax.envs.babi import BabiConfig
 from mempo_jax.envs.context import ContextConfig
@@ -39,450 +34,69 @@ from mempo_jax.envs.tools import ToolConfig
 from mempo_jax.memory import BankConfig, Embedder, make_embedder
 from mempo_jax.models.attention import IMPLEMENTATIONS
 from mempo_jax.models.lora import LoraConfig
-from mempo_jax.rollout.http_engine import check_directory, read_call
 from mempo_jax.rollout.sampler import Decoding
-from mempo_jax.settings import ConfigError, build
+from mempo_jax.settings import (
+    Bound,
+    Buckets,
+    ConfigError,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seconds,
+    above,
+    at_least,
+    build,
+    check_bounds,
+    one_of,
+    require,
+)
 
 SUITES = ("ledger", "babi", "dialogue", "multi_qa", "factbook", *ADAPTERS)
 DTYPES = ("float32", "bfloat16")
 JUDGES = ("lexical", "always", "policy")
+KL_ESTIMATORS = ("k1", "k2", "k3")
 KL_SCOPES = ("all", "ops")
 SUMMARIES = ("truncate", "policy")
 EMBEDDERS = ("static", "hashing", "sentence_transformers")
+BFLOAT16_GAP = 0.1  # nats between sampler and trainer, both in bfloat16
+# Fields that came after the first runs: what a config that was saved before them meant,
+# whatever configs/base.py says today.
+ADDED_FIELDS = {
+    "credit.bonus_decay_steps": 0,
+    "objective.logit_chunk": 2_048,
+    "train.adam_b1": 0.9,
+    "train.adam_eps": 1e-8,
+}
 
-
-def require(ok: bool, field: str, expected: str, got: Any) -> None:
-    if not ok:
-        raise ConfigError(f"config.{field}: expected {expected}, got {got!r}")
-
-
-def check_ascending(buckets: tuple[int, ...], field: str) -> None:
-    ok = bool(buckets) and list(buckets) == sorted(set(buckets)) and buckets[0] >= 1
-    require(ok, field, "ascending positive lengths", buckets)
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvConfig:
-    name: str
-    data_dir: str
-    step_timeout_s: float
-    tools: ToolConfig
-    ledger: LedgerConfig
-    babi: BabiConfig
-    dialogue: DialogueConfig
-    multi_qa: MultiQaConfig
-    factbook: FactbookConfig
-    adapter: AdapterConfig
-
-    def __post_init__(self) -> None:
-        ok = self.name in SUITES or ":" in self.name.strip(":")
-        expected = f"one of {SUITES}, or 'package.module:Name' of one's own"
-        require(ok, "env.name", expected, self.name)
-        ok = self.step_timeout_s > 0
-        require(ok, "env.step_timeout_s", "> 0 seconds", self.step_timeout_s)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MemoryConfig(BankConfig):
-    """The bank's own fields, and how its judge, embedder and summaries are made.
-
-    Fields have no defaults here, whatever ``BankConfig`` alone has: ``settings.build``
-    wants each of them.
-    """
-
-    embedder: str
-    embedder_model: str
-    judge_adds_prompt: str
-    judge_changes_prompt: str
-    judge_yes: str
-    judge_no: str
-    summarise: str
-    summarise_prompt: str
-    summarise_tokens: int
-
-    def __post_init__(self) -> None:
-        try:
-            super().__post_init__()
-        except ValueError as error:
-            raise ConfigError(f"config.memory: {error}") from error
-        require(self.judge in JUDGES, "memory.judge", f"one of {JUDGES}", self.judge)
-        ok = self.summarise in SUMMARIES
-        require(ok, "memory.summarise", f"one of {SUMMARIES}", self.summarise)
-        tokens = self.summarise_tokens
-        require(tokens >= 1, "memory.summarise_tokens", "at least 1", tokens)
-        ok = self.embedder in EMBEDDERS
-        require(ok, "memory.embedder", f"one of {EMBEDDERS}", self.embedder)
-        by_model = self.embedder == "sentence_transformers"
-        expected = "a model directory" if by_model else f"'' with {self.embedder!r}"
-        ok = bool(self.embedder_model) == by_model
-        require(ok, "memory.embedder_model", expected, self.embedder_model)
-
-    def make_embedder(self) -> Embedder:
-        """The embedder of all banks; ConfigError where it cannot be had."""
-        chosen = {"model": self.embedder_model} if self.embedder_model else {}
-        try:
-            return make_embedder(self.embedder, **chosen)
-        except (ValueError, OSError, ImportError) as error:
-            raise ConfigError(f"config.memory.embedder: {error}") from error
-
-
-@dataclasses.dataclass(frozen=True)
-class NanoConfig:
-    layers: int
-    width: int
-    heads: int
-    mlp_width: int
-
-    def __post_init__(self) -> None:
-        for field in ("layers", "width", "heads", "mlp_width"):
-            value = getattr(self, field)
-            require(value >= 1, f"policy.nano.{field}", "at least 1", value)
-        ok = self.width % (2 * self.heads) == 0
-        require(ok, "policy.nano.width", "a multiple of 2 x heads", self.width)
-
-
-@dataclasses.dataclass(frozen=True)
-class PolicyConfig:
-    path: str
-    ref_path: str
-    chat_template_kwargs: tuple[tuple[str, bool | int | float | str], ...]
-    param_dtype: str
-    compute_dtype: str
-    attention: str
-    remat: bool
-    lora: LoraConfig
-    nano: NanoConfig
-
-    def __post_init__(self) -> None:
-        for field in ("param_dtype", "compute_dtype"):
-            got = getattr(self, field)
-            require(got in DTYPES, f"policy.{field}", f"one of {DTYPES}", got)
-        ok = self.attention in IMPLEMENTATIONS
-        expected = f"one of {IMPLEMENTATIONS}"
-        require(ok, "policy.attention", expected, self.attention)
-        given = self.chat_template_kwargs
-        ok = len({name for name, _ in given}) == len(given)
-        require(ok, "policy.chat_template_kwargs", "each name once", given)
-        expected = "() where policy.path is '': the built-in policy has no such options"
-        ok = not given or bool(self.path)
-        require(ok, "policy.chat_template_kwargs", expected, given)
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshConfig:
-    data: int
-    fsdp: int
-    tensor: int
-
-
-@dataclasses.dataclass(frozen=True)
-class LogConfig:
-    tensorboard: bool
-    wandb_project: str
-    trajectories_every: int
-
-    def __post_init__(self) -> None:
-        ok = self.trajectories_every >= 0
-        require(ok, "log.trajectories_every", ">= 0", self.trajectories_every)
-
-    def records(self, step: int) -> bool:
-        """Whether the trajectories of this step are written down."""
-        return bool(self.trajectories_every) and step % self.trajectories_every == 0
-
-
-KINDS = ("local", "http")
-SYNCS = ("directory", "none")
-STALE_GAP = 0.1  # nats: a server that never learns soon differs by more
-
-
-@dataclasses.dataclass(frozen=True)
-class HttpConfig:
-    url: str
-    model: str
-    api_key_env: str
-    timeout_s: float
-    retries: int
-    max_concurrent: int
-    sync: str
-    sync_dir: str
-    reload: tuple[str, ...]
-    reload_timeout_s: float
-
-    def __post_init__(self) -> None:
-        def check(ok: bool, field: str, expected: str) -> None:
-            require(ok, f"engine.http.{field}", expected, getattr(self, field))
-
-        for field in ("timeout_s", "reload_timeout_s"):
-            check(getattr(self, field) > 0, field, "> 0 seconds")
-        check(self.retries >= 0, "retries", "at least 0")
-        check(self.max_concurrent >= 1, "max_concurrent", "at least 1")
-        check(self.sync in SYNCS, "sync", f"one of {SYNCS}")
-        for line in self.reload:
-            try:
-                read_call(line)
-            except ValueError as error:
-                raise ConfigError(f"config.engine.http.reload: {error}") from error
-
-    def check_used(self) -> None:
-        """Raises ConfigError on what a server cannot be reached or filled with."""
-        parts = urllib.parse.urlsplit(self.url)
-        ok = parts.scheme in ("http", "https") and bool(parts.hostname)
-        require(ok, "engine.http.url", "'http://host:port' or https", self.url)
-        # Not shown: what stands there may be a secret.
-        plain = not (parts.username or parts.password or parts.query)
-        expected = "no user, password or query; a key goes into an environment variable"
-        require(plain, "engine.http.url", f"{expected} (api_key_env)", "one with them")
-        require(
-            bool(self.model),
-            "engine.http.model",
-            "the name under which the server serves the policy (see its /v1/models)",
-            self.model,
-        )
-        self.api_key()
-        if self.sync != "directory":
-            return
-        require(
-            bool(self.sync_dir),
-            "engine.http.sync_dir",
-            "a directory that this machine and the server share, as sync is "
-            "'directory'",
-            self.sync_dir,
-        )
-        require(
-            bool(self.reload),
-            "engine.http.reload",
-            "calls that make the server read its weights again",
-            self.reload,
-        )
-        try:
-            check_directory(pathlib.Path(self.sync_dir))
-        except ValueError as error:
-            raise ConfigError(f"config.engine.http.sync_dir: {error}") from error
-
-    def api_key(self) -> str:
-        """The key from the environment; "" where none is named."""
-        name = self.api_key_env
-        if not name:
-            return ""
-        key = os.environ.get(name, "")
-        if not key or not key.isascii() or not key.isprintable():
-            raise ConfigError(
-                f"config.engine.http.api_key_env = {name!r}: expected an environment "
-                "variable that holds the key, in printable ASCII; it is not set, "
-                "empty, or of another form"
-            )
-        return key
-
-
-@dataclasses.dataclass(frozen=True)
-class EngineConfig:
-    kind: str
-    lanes: int
-    row_buckets: tuple[int, ...]
-    http: HttpConfig
-
-    def __post_init__(self) -> None:
-        require(self.kind in KINDS, "engine.kind", f"one of {KINDS}", self.kind)
-        require(self.lanes >= 1, "engine.lanes", "at least 1", self.lanes)
-        ok = all(rows >= 1 for rows in self.row_buckets)
-        require(ok, "engine.row_buckets", "numbers of at least 1", self.row_buckets)
-        if self.kind == "http":
-            self.http.check_used()
-
-    def check_fits(self, slots: int, devices: int) -> None:
-        """Raises ConfigError where the local engine cannot compute so.
-
-        slots: of this process. devices: that these lie on.
-        """
-        whole = slots % self.lanes == 0
-        expected = f"a divisor of the {slots} slots (sampling.slots)"
-        require(whole, "engine.lanes", expected, self.lanes)
-        why = f"as {devices} devices of this process share the rows (see config.mesh)"
-        alone = devices == 1
-        require(alone or self.lanes == 1, "engine.lanes", f"1, {why}", self.lanes)
-        ok = alone or not self.row_buckets
-        require(ok, "engine.row_buckets", f"(), {why}", self.row_buckets)
-
-    @property
-    def stale(self) -> bool:
-        """Whether the sampler keeps the weights it has while the policy learns."""
-        return self.kind == "http" and self.http.sync == "none"
-
-
-def check_stale(
-    engine: EngineConfig, importance_cap: float, gap: float, eval_tasks: int
-) -> None:
-    """Raises ConfigError where a sampler that never learns would be taken for the
-    policy: by the objective, by the check of log-probs, or by an evaluation."""
-    if not engine.stale:
-        return
-    why = "as engine.http.sync = 'none' lets the server keep its weights"
-    require(
-        importance_cap > 0,
-        "objective.importance_cap",
-        f"above 0 (2.0 is usual) {why}",
-        importance_cap,
-    )
-    require(
-        gap >= STALE_GAP,
-        "train.max_log_prob_gap",
-        f"at least {STALE_GAP} (nats; some tokens soon differ by several) {why}",
-        gap,
-    )
-    require(
-        eval_tasks == 0,
-        "train.eval_tasks",
-        f"0 {why}: an evaluation would be one of the server's weights; use "
-        "engine.http.sync = 'directory', or evaluate the saved policy afterwards",
-        eval_tasks,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplingConfig(Decoding):
-    """How groups are sampled; as ``Decoding``, how their actions are drawn."""
-
-    group_size: int
-    tasks_per_step: int
-    max_turns: int
-    slots: int
-    decode_chunk: int
-    prefill_buckets: tuple[int, ...]
-    drop_degenerate: bool
-    max_resample_rounds: int
-    max_failed_share: float
-
-    @property
-    def greedy(self) -> Decoding:
-        """The most probable token each time, with the same bound on new tokens."""
-        return Decoding(0.0, self.top_p, self.top_k, self.max_new_tokens)
-
-    def __post_init__(self) -> None:
-        def check(ok: bool, field: str, expected: str) -> None:
-            require(ok, f"sampling.{field}", expected, getattr(self, field))
-
-        size = "at least 2 (a group of 1 has no baseline); 8 to 16 is usual"
-        check(self.group_size >= 2, "group_size", size)
-        for field in ("tasks_per_step", "max_turns", "max_new_tokens", "slots"):
-            check(getattr(self, field) >= 1, field, "at least 1")
-        check(self.decode_chunk >= 1, "decode_chunk", "at least 1")
-        check(self.temperature > 0, "temperature", "> 0 in training")
-        check(self.top_p == 1.0, "top_p", "1.0: scoring uses the full distribution")
-        check(self.top_k == 0, "top_k", "0: scoring uses the full distribution")
-        check_ascending(self.prefill_buckets, "sampling.prefill_buckets")
-        rounds = self.max_resample_rounds
-        check(rounds >= 0, "max_resample_rounds", "at least 0")
-        kept = "0 where drop_degenerate is False: then no group is replaced"
-        ok = rounds == 0 or self.drop_degenerate
-        check(ok, "max_resample_rounds", kept)
-        check(0 <= self.max_failed_share <= 1, "max_failed_share", "0 to 1")
-
-
-@dataclasses.dataclass(frozen=True)
-class ObjectiveConfig:
-    clip_low: float
-    clip_high: float
-    dual_clip: float
-    aggregation: str
-    constant_length: int
-    kl_coef: float
-    kl_warmup_steps: int
-    kl_estimator: str
-    kl_scope: str
-    importance_cap: float
-    advantage_eps: float
-    advantage_ddof: int
-    divide_by_std: bool
-    logit_chunk: int  # tokens whose logits a device holds at one time
-
-    @property
-    def aux_keys(self) -> tuple[str, ...]:
-        """Names of the sums that the loss reports."""
-        return AUX_KEYS + (IMPORTANCE_KEYS if self.importance_cap else ())
-
-    def __post_init__(self) -> None:
-        def check(ok: bool, field: str, expected: str) -> None:
-            require(ok, f"objective.{field}", expected, getattr(self, field))
-
-        check(0 < self.clip_low < 1, "clip_low", "above 0, below 1")
-        check(self.clip_high > 0, "clip_high", "> 0")
-        check(self.dual_clip == 0 or self.dual_clip > 1, "dual_clip", "0 or > 1")
-        check(self.aggregation in AGGREGATIONS, "aggregation", f"one of {AGGREGATIONS}")
-        check(self.constant_length >= 1, "constant_length", "at least 1")
-        check(self.kl_coef >= 0, "kl_coef", "at least 0")
-        check(self.kl_warmup_steps >= 0, "kl_warmup_steps", "at least 0")
-        estimators = ("k1", "k2", "k3")
-        check(self.kl_estimator in estimators, "kl_estimator", f"one of {estimators}")
-        check(self.kl_scope in KL_SCOPES, "kl_scope", f"one of {KL_SCOPES}")
-        ok = 0 <= self.importance_cap < math.inf
-        check(ok, "importance_cap", "0 (off), or a finite cap > 0")
-        check(self.advantage_eps > 0, "advantage_eps", "> 0")
-        check(self.advantage_ddof in (0, 1), "advantage_ddof", "0 or 1")
-        check(self.logit_chunk >= 1, "logit_chunk", "at least 1 token")
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    steps: int
-    learning_rate: float
-    warmup_steps: int
-    decay_steps: int
-    weight_decay: float
-    adam_b1: float
-    adam_b2: float
-    adam_eps: float
-    grad_clip: float
-    minibatches: int
-    micro_batch_tokens: int
-    length_buckets: tuple[int, ...]
-    max_log_prob_gap: float
-    max_skipped_updates: int
-    cold_start_steps: int
-    cold_start_rows: int
-    cold_start_learning_rate: float
-    cold_start_checkpoint_every: int
-    demonstrations: int
-    demonstrations_path: str
-    checkpoint_every: int
-    checkpoints_kept: int
-    checkpoint_best: str
-    eval_tasks: int
-
-    def __post_init__(self) -> None:
-        def check(ok: bool, field: str, expected: str) -> None:
-            require(ok, f"train.{field}", expected, getattr(self, field))
-
-        for field in (
-            *("steps", "warmup_steps", "decay_steps", "cold_start_steps"),
-            "eval_tasks",
-        ):
-            check(getattr(self, field) >= 0, field, "at least 0")
-        for field in ("learning_rate", "weight_decay", "cold_start_learning_rate"):
-            check(getattr(self, field) >= 0, field, "at least 0")
-        for field in (
-            *("minibatches", "micro_batch_tokens", "cold_start_rows"),
-            *("demonstrations", "checkpoint_every", "checkpoints_kept"),
-            *("max_skipped_updates", "cold_start_checkpoint_every"),
-        ):
-            check(getattr(self, field) >= 1, field, "at least 1")
-        for field in ("adam_b1", "adam_b2"):
-            check(0 < getattr(self, field) < 1, field, "between 0 and 1")
-        check(self.adam_eps > 0, "adam_eps", "> 0")
-        ok = self.decay_steps == 0 or self.decay_steps > self.warmup_steps
-        check(ok, "decay_steps", f"0 or above warmup_steps = {self.warmup_steps}")
-        check(self.grad_clip > 0, "grad_clip", "> 0")
-        check(self.max_log_prob_gap > 0, "max_log_prob_gap", "> 0")
-        check_ascending(self.length_buckets, "train.length_buckets")
-
-
-BFLOAT16_GAP = 0.1  # sampler against trainer, both in bfloat16
+Dtype = Annotated[str, one_of(DTYPES)]
+Decay = Annotated[float, Bound(lambda value: 0 < value < 1, "between 0 and 1")]
+GroupSize = Annotated[
+    int, at_least(2, "(a group of 1 has no baseline); 8 to 16 is usual")
+]
+# The trainer scores tokens under the full distribution, so that the sampler must draw
+# from it: a truncated one would make the ratio of a token something else.
+FullTopP = Annotated[
+    float, Bound(lambda value: value == 1.0, "1.0: scoring uses the full distribution")
+]
+FullTopK = Annotated[
+    int, Bound(lambda value: value == 0, "0: scoring uses the full distribution")
+]
+Share = Annotated[float, Bound(lambda value: 0 <= value <= 1, "0 to 1")]
+ClipLow = Annotated[float, Bound(lambda value: 0 < value < 1, "above 0, below 1")]
+DualClip = Annotated[float, Bound(lambda value: value == 0 or value > 1, "0 or > 1")]
+ImportanceCap = Annotated[
+    float, Bound(lambda value: 0 <= value < math.inf, "0 (off), or a finite cap > 0")
+]
+StepsOrNever = Annotated[int, Bound(lambda value: value >= 0, ">= 0")]  # 0: never
+Ddof = Annotated[int, Bound(lambda value: value in (0, 1), "0 or 1")]
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """All sections of a config."""
 
-    seed: int
+    seed: int  # keys every random draw
     env: EnvConfig
     context: ContextConfig
     memory: MemoryConfig
@@ -514,50 +128,15 @@ class RunConfig:
 
     @property
     def max_segment_tokens(self) -> int:
+        """Tokens of the longest context and action together."""
         return self.context.max_context_tokens + self.sampling.max_new_tokens
 
 
-# Fields that came after the first runs: what a config that was saved before them meant,
-# whatever configs/base.py says today.
-ADDED_FIELDS = {
-    "credit.bonus_decay_steps": 0,
-    "objective.logit_chunk": 2_048,
-    "train.adam_b1": 0.9,
-    "train.adam_eps": 1e-8,
-}
-
-
-def complete_saved(
-    config: Mapping[str, Any], source: str, wanted: Container[str] = ADDED_FIELDS
-) -> dict[str, Any]:
-    """A saved config with the fields that did not exist when it was saved.
-
-    Warns once, by name, of what was filled in.
+def from_config(config: Mapping[str, Any]) -> RunConfig:
+    """Checks a whole config and types it.
 
     Args:
-      config: nested sections, as read from JSON.
-      source: the file, for the warning.
-      wanted: dotted names of the fields that may be filled in.
-    """
-    whole = copy.deepcopy(dict(config))
-    added = []
-    for name, value in ADDED_FIELDS.items():
-        section, _, field = name.partition(".")
-        fields = whole.get(section)
-        missing = isinstance(fields, dict) and field not in fields
-        if missing and name in wanted:
-            fields[field] = value
-            added.append(f"{name} = {value!r}")
-    if added:
-        warnings.warn(
-            f"{source} is older than {', '.join(added)}: read with that value",
-            stacklevel=2,
-        )
-    return whole
-
-
-def from_config(config: Mapping[str, Any]) -> RunConfig:
-    """Checks a whole config (a plain nested mapping) and types it.
+      config: nested sections, as plain mappings.
 
     Raises:
       ConfigError: in one line, what does not fit.
@@ -570,13 +149,280 @@ def from_config(config: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(str(error)) from error
 
 
-def advice(s: RunConfig) -> list[str]:
-    """One warning for each value outside the recommended range, with the remedy."""
-    return list(_ranges(s))
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig(Decoding):
+    """How groups are sampled and how their actions are drawn; section ``sampling``."""
+
+    temperature: Annotated[float, above(0, "in training")]
+    top_p: FullTopP
+    top_k: FullTopK
+    max_new_tokens: PositiveInt  # of one action
+    group_size: GroupSize  # trajectories of one task, compared with each other
+    tasks_per_step: PositiveInt  # groups of a training step
+    max_turns: PositiveInt  # of a trajectory
+    slots: PositiveInt  # trajectories generated at once, by all processes
+    decode_chunk: PositiveInt  # tokens sampled between two looks at the text
+    prefill_buckets: Buckets  # padded lengths in which new context is fed
+    drop_degenerate: bool  # groups of equal rewards do not train
+    max_resample_rounds: NonNegativeInt  # of other tasks in place of such groups
+    max_failed_share: Share  # of a step's trajectories; if more fail, the run stops
+
+    @property
+    def greedy(self) -> Decoding:
+        """The most probable token each time, with the same bound on new tokens."""
+        return Decoding(0.0, self.top_p, self.top_k, self.max_new_tokens)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "sampling")
+        rounds = self.max_resample_rounds
+        expected = "0 where drop_degenerate is False: then no group is replaced"
+        ok = rounds == 0 or self.drop_degenerate
+        require(ok, "sampling.max_resample_rounds", expected, rounds)
 
 
-def _ranges(s: RunConfig) -> Iterator[str]:
-    turns = s.sampling.max_turns
+@dataclasses.dataclass(frozen=True)
+class ObjectiveConfig:
+    """The loss; section ``objective``."""
+
+    clip_low: ClipLow  # the ratio is clipped below at 1 - clip_low
+    clip_high: PositiveFloat  # and above at 1 + clip_high
+    dual_clip: DualClip  # c: a negative advantage A costs c |A| at most; 0: off
+    aggregation: Annotated[str, one_of(AGGREGATIONS)]  # how tokens are averaged
+    constant_length: PositiveInt  # tokens, the divisor of "constant"
+    kl_coef: NonNegativeFloat  # weight of the KL to the reference policy
+    kl_warmup_steps: NonNegativeInt  # steps in which it rises from 0
+    kl_estimator: Annotated[str, one_of(KL_ESTIMATORS)]
+    kl_scope: Annotated[str, one_of(KL_SCOPES)]  # "ops": tokens of memory ops alone
+    importance_cap: ImportanceCap  # largest weight old / behaviour of a token
+    advantage_eps: PositiveFloat  # added to the standard deviation of a group
+    advantage_ddof: Ddof  # 1: unbiased standard deviation
+    divide_by_std: bool  # False: advantages are r - mean, as in Dr. GRPO
+    logit_chunk: Annotated[int, at_least(1, "token")]  # logits held at one time
+
+    @property
+    def aux_keys(self) -> tuple[str, ...]:
+        """Names of the sums that the loss reports."""
+        return AUX_KEYS + (IMPORTANCE_KEYS if self.importance_cap else ())
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "objective")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Steps, optimiser, cold start and checkpoints; section ``train``."""
+
+    steps: NonNegativeInt  # of reinforcement learning
+    learning_rate: NonNegativeFloat  # at its peak
+    warmup_steps: NonNegativeInt  # of a linear rise to it
+    decay_steps: NonNegativeInt  # step at which a cosine reaches 0; 0: constant
+    weight_decay: NonNegativeFloat
+    adam_b1: Decay
+    adam_b2: Decay
+    adam_eps: PositiveFloat
+    grad_clip: PositiveFloat  # largest norm of the gradient of all parameters
+    minibatches: PositiveInt  # optimiser updates of a step
+    micro_batch_tokens: PositiveInt  # padded tokens of one forward pass
+    length_buckets: Buckets  # padded lengths of training rows
+    max_log_prob_gap: PositiveFloat  # nats, sampler against trainer; or the run stops
+    max_skipped_updates: PositiveInt  # non-finite ones in a row; then the run stops
+    cold_start_steps: NonNegativeInt  # supervised updates before step 0; 0: none
+    cold_start_rows: PositiveInt  # of one such update
+    cold_start_learning_rate: NonNegativeFloat
+    cold_start_checkpoint_every: PositiveInt
+    demonstrations: PositiveInt  # scripted trajectories that it learns from
+    demonstrations_path: str  # JSONL of trajectories to use instead; "": none
+    checkpoint_every: PositiveInt  # steps
+    checkpoints_kept: PositiveInt  # the last ones
+    checkpoint_best: str  # metric whose best checkpoint is kept too; "": none
+    eval_tasks: NonNegativeInt  # held-out tasks of the summary
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "train")
+        ok = self.decay_steps == 0 or self.decay_steps > self.warmup_steps
+        expected = f"0 or above warmup_steps = {self.warmup_steps}"
+        require(ok, "train.decay_steps", expected, self.decay_steps)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryConfig(BankConfig):
+    """The bank's own fields, and how its judge, embedder and summaries are made.
+
+    A config must name the fields of ``BankConfig`` too, though that class has defaults
+    for them: ``settings.build`` asks for every field.
+    """
+
+    embedder: Annotated[str, one_of(EMBEDDERS)]
+    embedder_model: str  # directory of a "sentence_transformers" model
+    judge_adds_prompt: str  # asks judge "policy" if {new} adds to {old}
+    judge_changes_prompt: str  # asks it if {new} gives another value than {old}
+    judge_yes: str
+    judge_no: str
+    summarise: Annotated[str, one_of(SUMMARIES)]  # who shortens merged texts
+    summarise_prompt: str  # asks "policy" to say {text} in {max_chars}
+    summarise_tokens: PositiveInt  # of one summary
+
+    def __post_init__(self) -> None:
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            raise ConfigError(f"config.memory: {error}") from error
+        require(self.judge in JUDGES, "memory.judge", f"one of {JUDGES}", self.judge)
+        check_bounds(self, "memory")
+        by_model = self.embedder == "sentence_transformers"
+        expected = "a model directory" if by_model else f"'' with {self.embedder!r}"
+        ok = bool(self.embedder_model) == by_model
+        require(ok, "memory.embedder_model", expected, self.embedder_model)
+
+    def make_embedder(self) -> Embedder:
+        """The embedder of all banks.
+
+        Raises:
+          ConfigError: its model or its package is missing.
+        """
+        options = {"model": self.embedder_model} if self.embedder_model else {}
+        try:
+            return make_embedder(self.embedder, **options)
+        except (ValueError, OSError, ImportError) as error:
+            raise ConfigError(f"config.memory.embedder: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyConfig:
+    """The model that learns; section ``policy``."""
+
+    path: str  # of its weights; "": the built-in ``nano``, trained from scratch
+    ref_path: str  # of the KL's reference; "": the policy's own initial weights
+    chat_template_kwargs: tuple[tuple[str, bool | int | float | str], ...]
+    param_dtype: Dtype  # of stored parameters
+    compute_dtype: Dtype
+    attention: str  # "auto", "xla" or "cudnn"
+    remat: bool  # activations are computed again in the backward pass
+    lora: LoraConfig
+    nano: NanoConfig  # used if ``path`` is ""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "policy")
+        ok = self.attention in IMPLEMENTATIONS
+        expected = f"one of {IMPLEMENTATIONS}"
+        require(ok, "policy.attention", expected, self.attention)
+        options = self.chat_template_kwargs
+        ok = len({name for name, _ in options}) == len(options)
+        require(ok, "policy.chat_template_kwargs", "each name once", options)
+        expected = "() where policy.path is '': the built-in policy has no such options"
+        ok = not options or bool(self.path)
+        require(ok, "policy.chat_template_kwargs", expected, options)
+
+
+@dataclasses.dataclass(frozen=True)
+class NanoConfig:
+    """Shape of the built-in policy; section ``policy.nano``."""
+
+    layers: PositiveInt
+    width: PositiveInt
+    heads: PositiveInt
+    mlp_width: PositiveInt
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "policy.nano")
+        # A head's width must be even: rotary positions turn pairs of its numbers.
+        ok = self.width % (2 * self.heads) == 0
+        require(ok, "policy.nano.width", "a multiple of 2 x heads", self.width)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis of the mesh; section ``mesh``."""
+
+    data: int  # rows are split; -1: all devices that the other axes leave
+    fsdp: int  # rows and parameters are split
+    tensor: int  # the wide dimensions of parameters are split
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """What a run writes down besides its metrics; section ``log``."""
+
+    tensorboard: bool
+    wandb_project: str  # "": off
+    trajectories_every: StepsOrNever
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "log")
+
+    def records(self, step: int) -> bool:
+        """Whether the trajectories of this step are written down.
+
+        Args:
+          step: number of the step, from 0.
+        """
+        return bool(self.trajectories_every) and step % self.trajectories_every == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvConfig:
+    """The tasks; section ``env``. Of the sections inside, those of ``name`` count."""
+
+    name: str  # one of SUITES, or "package.module:Name" of an own environment
+    data_dir: str  # folder of data files, for tasks that read files
+    step_timeout_s: Seconds  # a slower call of the environment fails the trajectory
+    tools: ToolConfig
+    ledger: LedgerConfig
+    babi: BabiConfig
+    dialogue: DialogueConfig
+    multi_qa: MultiQaConfig
+    factbook: FactbookConfig
+    adapter: AdapterConfig
+
+    def __post_init__(self) -> None:
+        ok = self.name in SUITES or ":" in self.name.strip(":")
+        expected = f"one of {SUITES}, or 'package.module:Name' of one's own"
+        require(ok, "env.name", expected, self.name)
+        check_bounds(self, "env")
+
+
+def complete_saved(
+    config: Mapping[str, Any], source: str, wanted: Container[str] = ADDED_FIELDS
+) -> dict[str, Any]:
+    """A saved config with the fields that did not exist when it was saved.
+
+    It warns once, by name, of what was filled in.
+
+    Args:
+      config: nested sections, as read from JSON.
+      source: the file, for the warning.
+      wanted: dotted names of the fields that may be filled in.
+    """
+    completed = copy.deepcopy(dict(config))
+    added = []
+    for name, value in ADDED_FIELDS.items():
+        section, _, field = name.partition(".")
+        fields = completed.get(section)
+        missing = isinstance(fields, dict) and field not in fields
+        if missing and name in wanted:
+            fields[field] = value
+            added.append(f"{name} = {value!r}")
+    if added:
+        warnings.warn(
+            f"{source} is older than {', '.join(added)}: read with that value",
+            stacklevel=2,
+        )
+    return completed
+
+
+def advice(settings: RunConfig) -> list[str]:
+    """What is possible but not recommended.
+
+    Args:
+      settings: of the run.
+
+    Returns:
+      One sentence for each value, with the remedy.
+    """
+    return [*_outside_ranges(settings), *_unwise_pairs(settings)]
+
+
+def _outside_ranges(s: RunConfig) -> Iterator[str]:
     for field, value, low, high, why in (
         (
             "sampling.group_size",
@@ -591,11 +437,14 @@ def _ranges(s: RunConfig) -> Iterator[str]:
         ("objective.kl_coef", s.objective.kl_coef, 0.01, 0.05, ""),
         ("objective.clip_low", s.objective.clip_low, 0.1, 0.3, ""),
         ("objective.clip_high", s.objective.clip_high, 0.1, 0.3, ""),
-        ("sampling.max_turns", turns, 20, 40, ""),
+        ("sampling.max_turns", s.sampling.max_turns, 20, 40, ""),
     ):
         if not low <= value <= high:
             because = f" ({why})" if why else ""
             yield f"config.{field} = {value}: {low} to {high} is recommended{because}"
+
+
+def _unwise_pairs(s: RunConfig) -> Iterator[str]:
     if len(s.reward.active()) > 4:
         yield (
             f"config.reward: {s.reward.active()} are active; more than four "

@@ -2,7 +2,8 @@
 
 A config is any mapping of sections; each section becomes one frozen dataclass whose
 fields have no defaults, so that a default value can live in ``configs/`` alone. What
-does not fit is a ``ConfigError`` that names the field by its full path.
+does not fit is a ``ConfigError`` that names the field by its full path. A field's type
+may hold a bound (``Annotated``, ``PositiveInt``), which ``check_bounds`` applies.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import pathlib
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
 
 T = TypeVar("T")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# Shares of common letters from which a name may be meant: of a last part, of it all.
+# Shares of common letters from which one name may be meant by another: of the last part
+# of dotted names, and of the names as they are.
 _ALIKE, _ALIKE_WHOLE = 0.6, 0.75
 
 
@@ -32,7 +34,7 @@ def local_path(path: str | os.PathLike, field: str) -> pathlib.Path:
     """A path of this machine's file system, with a leading ``~`` expanded.
 
     Args:
-      path: as it was given.
+      path: as the user gave it.
       field: what the error calls it, as in ``--workdir``.
 
     Raises:
@@ -51,24 +53,28 @@ def local_path(path: str | os.PathLike, field: str) -> pathlib.Path:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name most like ``name``; None where none is like it at all.
+    """The name most like ``name``; None if none is like it at all.
 
     Dotted names are compared by their last part first: a field looked for in the
     wrong section is found by its own name.
+
+    Args:
+      name: what the user wrote.
+      names: what there is.
     """
     leaf = name.rpartition(".")[2]
 
     def likeness(other: str) -> tuple[float, float]:
         other_leaf = other.rpartition(".")[2]
-        whole = difflib.SequenceMatcher(None, name, other).ratio()
-        return (_same(leaf, other_leaf) + whole, whole)
+        overall = difflib.SequenceMatcher(None, name, other).ratio()
+        return (_same(leaf, other_leaf) + overall, overall)
 
     best = max(sorted(names), key=likeness, default=None)
     if best is None:
         return None
-    total, whole = likeness(best)
+    total, overall = likeness(best)
     # Names of one section are alike by its name alone.
-    return best if total - whole >= _ALIKE or whole >= _ALIKE_WHOLE else None
+    return best if total - overall >= _ALIKE or overall >= _ALIKE_WHOLE else None
 
 
 def _same(left: str, right: str) -> float:
@@ -76,7 +82,12 @@ def _same(left: str, right: str) -> float:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields of nested sections by dotted name; tuples as lists, as JSON has them."""
+    """Fields of nested sections by dotted name; tuples as lists, as JSON has them.
+
+    Args:
+      config: nested sections.
+      prefix: of all names, with its dot.
+    """
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -115,16 +126,22 @@ def section(cls: type[T], config: Mapping[str, Any], name: str) -> T:
 def build(cls: type[T], value: Any, path: str) -> T:
     """Builds ``cls`` from its mapping ``value``, as ``section`` does.
 
-    ``path`` is what the errors call it, as in ``config.train``.
+    Args:
+      cls: as for ``section``.
+      value: the section.
+      path: what the errors call it, as in ``config.train``.
+
+    Raises:
+      ConfigError: as for ``section``.
     """
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path}: expected a section, got {value!r}")
     types_by_name = typing.get_type_hints(cls)
     fields = [field.name for field in dataclasses.fields(cls)]
     for unknown in (str(key) for key in value if key not in fields):
-        left = [field for field in fields if field not in value] or fields
+        candidates = [field for field in fields if field not in value] or fields
         raise ConfigError(
-            f"{path}.{unknown}: unknown field{_hint(unknown, left, path)}"
+            f"{path}.{unknown}: unknown field{_hint(unknown, candidates, path)}"
         )
     for missing in (field for field in fields if field not in value):
         raise ConfigError(
@@ -196,7 +213,7 @@ def _typed_tuple(expected: Any, value: Any, path: str) -> tuple[Any, ...]:
 
 
 def _spell(expected: Any) -> str:
-    """An annotation in words a user of the command line reads at once."""
+    """An annotation in the words of an error."""
     origin = typing.get_origin(expected)
     args = typing.get_args(expected)
     if origin is typing.Literal:
@@ -211,3 +228,91 @@ def _spell(expected: Any) -> str:
     if dataclasses.is_dataclass(expected):
         return "a section"
     return getattr(expected, "__name__", str(expected))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """What a field may be; metadata of its ``Annotated`` type, see ``check_bounds``.
+
+    Attributes:
+      allows: whether a value is within the bound.
+      expected: the bound as an error says it.
+    """
+
+    allows: Callable[[Any], bool]
+    expected: str
+
+
+def at_least(low: float, note: str = "") -> Bound:
+    """A bound from below.
+
+    Args:
+      low: the least value that is allowed.
+      note: added to what an error says.
+    """
+    return Bound(lambda value: value >= low, f"at least {low} {note}".rstrip())
+
+
+def above(low: float, note: str = "") -> Bound:
+    """A bound from below.
+
+    Args:
+      low: the greatest value that is refused.
+      note: added to what an error says.
+    """
+    return Bound(lambda value: value > low, f"> {low} {note}".rstrip())
+
+
+def one_of(options: tuple[Any, ...]) -> Bound:
+    """A bound that allows a few values.
+
+    Args:
+      options: the values.
+    """
+    return Bound(lambda value: value in options, f"one of {options}")
+
+
+def _ascend(lengths: tuple[int, ...]) -> bool:
+    return bool(lengths) and list(lengths) == sorted(set(lengths)) and lengths[0] >= 1
+
+
+PositiveInt = Annotated[int, at_least(1)]
+NonNegativeInt = Annotated[int, at_least(0)]
+PositiveFloat = Annotated[float, above(0)]
+NonNegativeFloat = Annotated[float, at_least(0)]
+Seconds = Annotated[float, above(0, "seconds")]
+Buckets = Annotated[tuple[int, ...], Bound(_ascend, "ascending positive lengths")]
+
+
+def require(ok: bool, field: str, expected: str, got: Any) -> None:
+    """Refuses the value of a field unless ``ok``.
+
+    Args:
+      ok: whether the value can be used.
+      field: its dotted name, without "config.".
+      expected: in words, what could be used.
+      got: the value.
+
+    Raises:
+      ConfigError: not ``ok``.
+    """
+    if not ok:
+        raise ConfigError(f"config.{field}: expected {expected}, got {got!r}")
+
+
+def check_bounds(values: Any, section: str) -> None:
+    """Checks each field whose type is ``Annotated`` with a ``Bound``.
+
+    Args:
+      values: an instance of a section's dataclass.
+      section: its dotted name, for the error.
+
+    Raises:
+      ConfigError: a value is out of bounds.
+    """
+    # The annotations are strings until they are looked up in the class's own module.
+    hints = typing.get_type_hints(type(values), include_extras=True)
+    for field, hint in hints.items():
+        for bound in getattr(hint, "__metadata__", ()):
+            value = getattr(values, field)
+            require(bound.allows(value), f"{section}.{field}", bound.expected, value)

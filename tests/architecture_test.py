@@ -21,7 +21,8 @@ SHARED = {"types", "settings"}  # arrays' names and config errors: anyone may
 MAY_IMPORT = {
     "types": set(),
     "settings": set(),
-    "config": {"core", "memory", "envs", "models", "rollout"},
+    "engine_config": {"rollout"},
+    "config": {"engine_config", "core", "memory", "envs", "models", "rollout"},
     "core": set(),
     "memory": set(),
     "envs": {"memory"},

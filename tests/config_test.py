@@ -71,6 +71,16 @@ def test_a_reward_function_must_be_callable():
             {"reward.efficiency_size": 0.15, "reward.efficiency_hits": 0.1},
             r"at most 0\.2 .*remembering nothing would win",
         ),
+        (
+            {"objective.clip_low": 1.0},
+            r"^config\.objective\.clip_low: expected above 0, below 1, got 1\.0$",
+        ),
+        ({"sampling.top_p": 0.9}, r"sampling\.top_p: expected 1\.0: scoring uses"),
+        ({"train.steps": -1}, r"train\.steps: expected at least 0, got -1"),
+        ({"train.length_buckets": (9, 9)}, r"expected ascending positive lengths"),
+        ({"memory.summarise": "x"}, r"memory\.summarise: expected one of \('trun"),
+        ({"policy.nano.layers": 0}, r"policy\.nano\.layers: expected at least 1"),
+        ({"engine.http.timeout_s": 0.0}, r"http\.timeout_s: expected > 0 seconds"),
         ({"objective.importance_cap": -0.5}, r"objective\.importance_cap: expected 0"),
         (
             {"objective.importance_cap": float("inf")},

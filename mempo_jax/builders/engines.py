@@ -1,10 +1,7 @@
-"""An engine over HTTP for a run, and the check that it is the policy who samples.
+"""The mesh, the engine and the collector of a run, built from its config.
 
-The engine that samples for a run, and the collector that drives it.
-
-Puts a run's parts together from its settings, and refuses what cannot work.
-
-Policies, task suites and engines have files of their own; callers find them all here.
+What cannot work is refused here, before anything is computed: a mesh that rows do not
+divide over, and a server that is not the policy.
 """
 
 from __future__ import annotations
@@ -48,174 +45,77 @@ from mempo_jax.rollout.http_engine import (
 from mempo_jax.rollout.sampler import Generation, Request, Sampler, SamplingFault
 from mempo_jax.settings import ConfigError
 
-FIRST_ANSWER_S = 20.0  # a list of names takes a server that is up no time
-PROBE_TOKENS = 8
-PROBE_KEY = np.array([0, 1], np.uint32)
-PROBE_SCALE = 1.1  # of weights that are not those which a server started with
+FIRST_ANSWER_S = 20.0  # a server that is up lists its models at once
+PROBE_TOKENS = 8  # sampled to compare log-probs, and at most as many before them
+PROBE_KEY = np.array([0, 1], np.uint32)  # any key would do
+PROBE_SCALE = 1.1  # makes weights that are not those which a server started with
 
 
-def check_server(settings: RunConfig) -> None:
-    """Asks a server for its models; does nothing for the local engine.
+def make_run_mesh(settings: RunConfig) -> Any:
+    """The device mesh; rows of every compiled program must divide over it.
 
-    It changes nothing there, so it may be done before a policy is read.
-
-    Raises:
-      ConfigError: the server does not answer within seconds, or serves other models.
-    """
-    if settings.engine.kind == "local":
-        return
-    http = settings.engine.http
-    client = JsonClient(
-        http.url,
-        api_key=http.api_key(),
-        timeout_s=min(http.timeout_s, FIRST_ANSWER_S),
-        retries=0,
-    )
-    try:
-        check_served(client, http.model)
-    except ServerError as error:
-        raise ConfigError(f"config.engine.http: {error}") from error
-
-
-def make_http_engine(policy: Policy, settings: RunConfig) -> HttpEngine:
-    """The engine of ``config.engine.http`` for this policy."""
-    http = settings.engine.http
-    client = JsonClient(
-        http.url,
-        api_key=http.api_key(),
-        timeout_s=http.timeout_s,
-        retries=http.retries,
-    )
-    publish = None
-    if not settings.engine.stale:
-        publish = DirectoryPublisher(
-            client,
-            pathlib.Path(http.sync_dir),
-            # A server that is running keeps an output matrix that it is not given.
-            functools.partial(
-                dataclasses.replace(policy, params=None).save, repeat_tied=True
-            ),
-            [read_call(line) for line in http.reload],
-            http.reload_timeout_s,
-        )
-    return HttpEngine(
-        client,
-        policy.tokenizer,
-        model=http.model,
-        slots=settings.sampling.slots,
-        max_length=settings.max_segment_tokens,
-        vocab_size=policy.config.vocab_size,
-        closing_tags=closing_tags(),
-        max_concurrent=http.max_concurrent,
-        publish=publish,
-    )
-
-
-def check_engine(policy: Policy, settings: RunConfig, mesh: Any) -> None:
-    """Tries a server before anything is computed; does nothing for the local engine.
-
-    The server is given the policy's weights, somewhat scaled: one that does not read
-    them, or not all, could else pass with those that it holds. It samples a few tokens,
-    and its log-probs of them are compared with what they must be. Where it keeps its
-    weights (sync "none"), they must be the policy's as it stands here, before any cold
-    start: one would then lead away from them, so make it beforehand, serve what it made
-    and begin with that (policy.path, train.cold_start_steps = 0).
+    Args:
+      settings: of the run.
 
     Raises:
-      ConfigError: it cannot be reached, cannot be used, or is not the policy.
+      ConfigError: the devices, or the processes, do not allow for ``config.mesh``,
+        ``config.engine`` or ``config.sampling.slots``.
     """
-    if settings.engine.kind == "local":
-        return
-    engine = make_http_engine(policy, settings)
-    if not settings.engine.stale:
-        scaled = jax.tree.map(lambda leaf: leaf * PROBE_SCALE, policy.params)
-        policy = dataclasses.replace(policy, params=scaled)
-    temperature = settings.sampling.temperature
-    context = policy.tokenizer.encode(settings.context.instructions)
-    context = (context or list(policy.tokenizer.stop_ids))[:PROBE_TOKENS]
-    most = min(PROBE_TOKENS, settings.sampling.max_new_tokens)
+    axes = settings.mesh
     try:
-        engine.check_model()
-        engine.set_params(policy.params)
-        [made] = engine.generate(
-            [Request(0, context, PROBE_KEY, most)], temperature=temperature
+        mesh = make_mesh(axes.data, axes.fsdp, axes.tensor)
+    except ValueError as error:
+        raise ConfigError(f"config.mesh: {error}") from error
+    if hosts.count() > 1 and settings.engine.kind != "local":
+        raise ConfigError(
+            "config.engine.kind: expected 'local' with several processes, got "
+            f"{settings.engine.kind!r}; run one process"
         )
-    except (ServerError, SamplingFault) as error:
-        raise ConfigError(f"config.engine.http: {error}") from error
-    _compare(policy, settings, mesh, context, made)
-
-
-def _compare(
-    policy: Policy, settings: RunConfig, mesh: Any, context: list[int], made: Any
-) -> None:
-    temperature = settings.sampling.temperature
-    limit = settings.train.max_log_prob_gap
-    own = _own_log_probs(policy, mesh, context, made, (temperature, 1.0))
-    gap, unscaled = (float(np.abs(each - made.log_probs).max()) for each in own)
-    if gap <= limit:
-        return
-    if unscaled <= limit:
-        why = (
-            f"they are those at temperature 1, where {temperature:g} was asked for; "
-            "start vLLM with --logprobs-mode processed_logprobs, SGLang without "
-            "SGLANG_RETURN_ORIGINAL_LOGPROB"
+    connect(mesh)
+    multiple = slots_multiple(mesh)
+    if settings.sampling.slots % multiple:
+        raise ConfigError(
+            f"config.sampling.slots: expected a multiple of {multiple}, the devices "
+            f"that rows are split over, got {settings.sampling.slots}"
         )
-    elif settings.engine.stale:
-        why = (
-            "it serves other weights than the policy's, which engine.http.sync = "
-            "'none' leaves as they are: serve the weights that training begins with, "
-            "or raise the limit"
-        )
-    else:
-        why = (
-            "it has not read the weights that were written to engine.http.sync_dir, or "
-            "not all of them (see engine.http.reload; some servers leave out an output "
-            "matrix that is tied to the embedding), computes in another dtype, or "
-            "changes the distribution"
-        )
-    raise ConfigError(
-        f"config.engine.http: the server's log-probs differ from the policy's by up to "
-        f"{gap:.3g}, at most {limit:g} may (config.train.max_log_prob_gap): {why}"
-    )
+    if settings.engine.kind == "local":
+        slots = settings.sampling.slots // hosts.count()
+        settings.engine.check_fits(slots, len(mesh.local_devices))
+    return mesh
 
 
-def _own_log_probs(
-    policy: Policy,
-    mesh: Any,
-    context: list[int],
-    made: Generation,
-    temperatures: tuple[float, ...],
-) -> list[np.ndarray]:
-    """The policy's log-probs of the sampled tokens, at each temperature."""
-    ids = [*context, *made.tokens]
-    # Rows must divide over the devices of a mesh.
-    tokens = np.zeros((row_multiple(mesh), 2 * PROBE_TOKENS), np.int32)
-    tokens[:, : len(ids)] = ids
-    mask = np.broadcast_to(np.arange(2 * PROBE_TOKENS) < len(ids), tokens.shape)
-    params = place_params(policy.params, mesh)
-    rows = [
-        jax.device_get(_score(policy.model, params, tokens, mask, temperature))[0]
-        for temperature in temperatures
-    ]
-    return [np.asarray(row[len(context) : len(ids)]) for row in rows]
+def batch_shapes(settings: RunConfig, mesh: Any) -> BatchShapes:
+    """Fixed shapes of training arrays: each new shape would compile a program.
 
-
-@functools.partial(jax.jit, static_argnums=0)
-def _score(model: Any, params: Any, tokens: Any, mask: Any, temperature: Any) -> Any:
-    hidden = model.hidden(params, tokens, mask)
-    unembed = model.unembed(params).astype(hidden.dtype)
-    return shifted_log_probs(
-        hidden, unembed, tokens, temperature=temperature, mask=mask
+    Args:
+      settings: of the run.
+      mesh: of the run; rows divide over it.
+    """
+    turns = settings.sampling.max_turns
+    return BatchShapes(
+        length_buckets=settings.train.length_buckets,
+        micro_batch_tokens=settings.train.micro_batch_tokens,
+        row_multiple=row_multiple(mesh),
+        max_turns=turns,
+        # One row more a turn for malformed ops, whose number nothing bounds.
+        max_ops=turns * (settings.memory.max_ops_per_turn + 1),
     )
 
 
 def make_engine(
     policy: Policy, settings: RunConfig, mesh: Any
 ) -> tuple[Sampler, MemoryModels]:
-    """The engine that ``config.engine`` asks for, and the policy as adviser of banks,
-    which the engine leads; both on the devices of this process."""
+    """The engine that ``config.engine`` asks for, and the policy's part in the memory.
+
+    The engine leads that part: it passes each new set of parameters on.
+
+    Args:
+      policy: whose model samples; its parameters are not set yet.
+      settings: of the run.
+      mesh: of the run.
+    """
     engine: Sampler
-    mesh = local_mesh(mesh)
+    mesh = local_mesh(mesh)  # each process samples its own trajectories
     if settings.engine.kind == "http":
         engine = make_http_engine(policy, settings)
     else:
@@ -229,7 +129,14 @@ def make_engine(
 def make_collector(
     policy: Policy, suite: TaskSuite, settings: RunConfig, mesh: Any
 ) -> tuple[Sampler, Collector]:
-    """The engine that ``config.engine`` asks for, and the collector that drives it."""
+    """The engine that ``config.engine`` asks for, and the collector that drives it.
+
+    Args:
+      policy: whose model samples.
+      suite: makes the environments.
+      settings: of the run.
+      mesh: of the run.
+    """
     engine, advised = make_engine(policy, settings, mesh)
     episodes = make_episodes(suite, settings, advised)
 
@@ -261,38 +168,174 @@ def _local_engine(policy: Policy, settings: RunConfig, mesh: Any) -> Engine:
     )
 
 
-def make_run_mesh(settings: RunConfig) -> Any:
-    """The device mesh; rows of every compiled program must divide over it."""
-    axes = settings.mesh
-    try:
-        mesh = make_mesh(axes.data, axes.fsdp, axes.tensor)
-    except ValueError as error:
-        raise ConfigError(f"config.mesh: {error}") from error
-    if hosts.count() > 1 and settings.engine.kind != "local":
-        raise ConfigError(
-            "config.engine.kind: expected 'local' with several processes, got "
-            f"{settings.engine.kind!r}; run one process"
+def make_http_engine(policy: Policy, settings: RunConfig) -> HttpEngine:
+    """The engine of ``config.engine.http``.
+
+    Args:
+      policy: whose tokenizer is the server's; it writes the weights that are sent.
+      settings: of the run.
+    """
+    http = settings.engine.http
+    client = JsonClient(
+        http.url,
+        api_key=http.api_key(),
+        timeout_s=http.timeout_s,
+        retries=http.retries,
+    )
+    publish = None
+    if not settings.engine.stale:
+        publish = DirectoryPublisher(
+            client,
+            pathlib.Path(http.sync_dir),
+            # A running server keeps its old output matrix if the files have none: a
+            # matrix that is tied to the embedding is therefore written as well.
+            functools.partial(
+                dataclasses.replace(policy, params=None).save, repeat_tied=True
+            ),
+            [read_call(line) for line in http.reload],
+            http.reload_timeout_s,
         )
-    connect(mesh)
-    multiple = slots_multiple(mesh)
-    if settings.sampling.slots % multiple:
-        raise ConfigError(
-            f"config.sampling.slots: expected a multiple of {multiple}, the devices "
-            f"that rows are split over, got {settings.sampling.slots}"
-        )
+    return HttpEngine(
+        client,
+        policy.tokenizer,
+        model=http.model,
+        slots=settings.sampling.slots,
+        max_length=settings.max_segment_tokens,
+        vocab_size=policy.config.vocab_size,
+        closing_tags=closing_tags(),
+        max_concurrent=http.max_concurrent,
+        publish=publish,
+    )
+
+
+def check_server(settings: RunConfig) -> None:
+    """Asks a server for its models; does nothing for the local engine.
+
+    It changes nothing there, so it may be done before a policy is read.
+
+    Args:
+      settings: of the run.
+
+    Raises:
+      ConfigError: the server does not answer within seconds, or serves other models.
+    """
     if settings.engine.kind == "local":
-        slots = settings.sampling.slots // hosts.count()
-        settings.engine.check_fits(slots, len(mesh.local_devices))
-    return mesh
+        return
+    http = settings.engine.http
+    client = JsonClient(
+        http.url,
+        api_key=http.api_key(),
+        timeout_s=min(http.timeout_s, FIRST_ANSWER_S),
+        retries=0,
+    )
+    try:
+        check_served(client, http.model)
+    except ServerError as error:
+        raise ConfigError(f"config.engine.http: {error}") from error
 
 
-def batch_shapes(settings: RunConfig, mesh: Any) -> BatchShapes:
-    """Fixed shapes of training arrays."""
-    turns = settings.sampling.max_turns
-    return BatchShapes(
-        length_buckets=settings.train.length_buckets,
-        micro_batch_tokens=settings.train.micro_batch_tokens,
-        row_multiple=row_multiple(mesh),
-        max_turns=turns,
-        max_ops=turns * (settings.memory.max_ops_per_turn + 1),
+def check_engine(policy: Policy, settings: RunConfig, mesh: Any) -> None:
+    """Tries a server before anything is computed; does nothing for the local engine.
+
+    The server is given the policy's weights, somewhat scaled: otherwise a server that
+    reads none of them, or not all, could pass with the weights that it already has. It
+    samples a few tokens, and its log-probs of them are compared with the policy's.
+
+    If it keeps its weights (sync "none"), they must be the policy's before any cold
+    start. A cold start would lead away from them: make it beforehand, serve its policy
+    and begin with that one (policy.path, train.cold_start_steps = 0).
+
+    Args:
+      policy: with the parameters that the run begins with.
+      settings: of the run.
+      mesh: where the policy's own log-probs are computed.
+
+    Raises:
+      ConfigError: it cannot be reached, cannot be used, or is not the policy.
+    """
+    if settings.engine.kind == "local":
+        return
+    engine = make_http_engine(policy, settings)
+    if not settings.engine.stale:
+        scaled = jax.tree.map(lambda leaf: leaf * PROBE_SCALE, policy.params)
+        policy = dataclasses.replace(policy, params=scaled)
+    temperature = settings.sampling.temperature
+    context = policy.tokenizer.encode(settings.context.instructions)
+    context = (context or list(policy.tokenizer.stop_ids))[:PROBE_TOKENS]
+    most = min(PROBE_TOKENS, settings.sampling.max_new_tokens)
+    try:
+        engine.check_model()
+        engine.set_params(policy.params)
+        [generation] = engine.generate(
+            [Request(0, context, PROBE_KEY, most)], temperature=temperature
+        )
+    except (ServerError, SamplingFault) as error:
+        raise ConfigError(f"config.engine.http: {error}") from error
+    _compare(policy, settings, mesh, context, generation)
+
+
+def _compare(
+    policy: Policy, settings: RunConfig, mesh: Any, context: list[int], generation: Any
+) -> None:
+    temperature = settings.sampling.temperature
+    limit = settings.train.max_log_prob_gap
+    # Temperature 1 too: some servers report log-probs before they are scaled by it.
+    own = _own_log_probs(policy, mesh, context, generation, (temperature, 1.0))
+    gap, unscaled = (float(np.abs(each - generation.log_probs).max()) for each in own)
+    if gap <= limit:
+        return
+    if unscaled <= limit:
+        why = (
+            f"they are those at temperature 1, where {temperature:g} was asked for; "
+            "start vLLM with --logprobs-mode processed_logprobs, SGLang without "
+            "SGLANG_RETURN_ORIGINAL_LOGPROB"
+        )
+    elif settings.engine.stale:
+        why = (
+            "it serves other weights than the policy's, which engine.http.sync = "
+            "'none' leaves as they are: serve the weights that training begins with, "
+            "or raise the limit"
+        )
+    else:
+        why = (
+            "it has not read the weights that were written to engine.http.sync_dir, or "
+            "not all of them (see engine.http.reload; some servers leave out an output "
+            "matrix that is tied to the embedding), computes in another dtype, or "
+            "changes the distribution"
+        )
+    raise ConfigError(
+        f"config.engine.http: the server's log-probs differ from the policy's by up to "
+        f"{gap:.3g}, at most {limit:g} may (config.train.max_log_prob_gap): {why}"
+    )
+
+
+def _own_log_probs(
+    policy: Policy,
+    mesh: Any,
+    context: list[int],
+    generation: Generation,
+    temperatures: tuple[float, ...],
+) -> list[np.ndarray]:
+    """The policy's log-probs of the sampled tokens, at each temperature."""
+    ids = [*context, *generation.tokens]
+    # Rows must divide over the devices of a mesh.
+    tokens = np.zeros((row_multiple(mesh), 2 * PROBE_TOKENS), np.int32)
+    tokens[:, : len(ids)] = ids
+    mask = np.broadcast_to(np.arange(2 * PROBE_TOKENS) < len(ids), tokens.shape)
+    params = place_params(policy.params, mesh)
+    rows = [
+        jax.device_get(_score(policy.model, params, tokens, mask, temperature))[0]
+        for temperature in temperatures
+    ]
+    return [np.asarray(row[len(context) : len(ids)]) for row in rows]
+
+
+# The model is static: it holds no arrays, and equal settings make equal models.
+# The temperature is traced, so that one program serves every temperature.
+@functools.partial(jax.jit, static_argnums=0)
+def _score(model: Any, params: Any, tokens: Any, mask: Any, temperature: Any) -> Any:
+    hidden = model.hidden(params, tokens, mask)
+    unembed = model.unembed(params).astype(hidden.dtype)
+    return shifted_log_probs(
+        hidden, unembed, tokens, temperature=temperature, mask=mask
     )

@@ -1,10 +1,8 @@
-"""Teaches a built-in policy to judge its writes, before it does.
+"""What the memory asks of the policy itself: to judge writes, and to summarise.
 
-A model that was never trained on language answers the judge's questions at random. Its
-cold start therefore holds such questions too, about texts of the demonstrations, with
-the answers that follow from the lexical judge.
-
-What the memory asks of the policy itself: its judge and its summaries.
+A model that was never trained on language answers the judge's questions at random. The
+cold start of the built-in policy therefore holds such questions too, about texts of the
+demonstrations, with the answers that follow from the lexical judge.
 """
 
 from __future__ import annotations
@@ -25,70 +23,23 @@ from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.policy_judge import GAP, PolicyJudge, PolicySummariser, Questions
 from mempo_jax.rollout.segments import Segment
 
-SHARE = 0.25  # judged pairs, of the segments that a cold start holds otherwise
-DRAWS = 60  # of pairs, for each that is wanted: changed values are rare
-JudgeExample = tuple[
-    str, str, Verdict
-]  # new text, old text, what the new one is to the old
-
-
-class JudgeExampleRecorder:
-    """The lexical judge, and a note of the texts that it was asked about."""
-
-    def __init__(self) -> None:
-        self._judge = make_judge("lexical")
-        self._texts: dict[str, None] = {}  # in order, each once
-
-    def __call__(self, new: str, old: str) -> Verdict:
-        self._texts |= dict.fromkeys((new, old))
-        return self._judge(new, old)
-
-    def lessons(self, count: int, seed: int) -> list[JudgeExample]:
-        """About ``count`` pairs: repeats, changes and new facts alike, where found."""
-        texts = list(self._texts)
-        rng = np.random.default_rng(derived_seed("judgements", seed))
-        kinds: dict[str, list[JudgeExample]] = {"repeats": [], "updates": [], "new": []}
-        for _ in range(DRAWS * count if texts else 0):
-            most = -(-count // len(kinds))
-            if all(len(found) >= most for found in kinds.values()):
-                break
-            one, other = rng.integers(len(texts), size=2)
-            new, old = texts[one], texts[one if rng.random() < 0.1 else other]
-            verdict = self._judge(new, old)
-            found = kinds.get(str(verdict), kinds["new"])
-            if len(found) < most:
-                found.append((new, old, verdict))
-        return [lesson for found in kinds.values() for lesson in found]
-
-
-def judge_segments(
-    lessons: Sequence[JudgeExample], judge: PolicyJudge, tokenizer: Tokenizer
-) -> list[Segment]:
-    """Two questions a lesson, each with its answer as the policy's turn."""
-    made = []
-    for new, old, verdict in lessons:
-        said = (verdict != Verdict.REPEATS, verdict == Verdict.UPDATES)
-        for ids, yes in zip(judge.questions(new, old), said, strict=True):
-            answer = [*judge.answer(yes), tokenizer.end_id]
-            segment: Any = Segment()
-            segment.add_observation(ids, 0)
-            segment.add_action(answer, np.zeros(len(answer)), 0)
-            made.append(segment)
-    return made
-
-
-PLACEHOLDER = re.compile(r"\{\w*\}")
+SHARE = 0.25  # judged pairs for each other segment of a cold start
+DRAWS = 60  # random pairs tried for each that is wanted: changed values are rare
 JUDGE_ROWS = 16  # questions in one forward pass; four nearest entries make eight
+PLACEHOLDER = re.compile(r"\{\w*\}")
+# The new text, the old text, and what the new one is to the old.
+JudgeExample = tuple[str, str, Verdict]
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryModels:
     """Callables for the banks of a run.
 
-    judge: None where its name in the config says it all. summarise: None where merged
-    texts are cut. prefetch_verdicts: judges pairs that are about to be asked
-    for, see ``Collector``. subscribers: what gets the engine's weights as well, see
-    ``WeightSubscriber``.
+    Attributes:
+      judge: None if the bank makes it from its name in the config.
+      summarise: None if merged texts are cut.
+      prefetch_verdicts: takes pairs that will be judged soon, see ``Collector``.
+      subscribers: what gets the weights of the engine too, see ``WeightSubscriber``.
     """
 
     judge: Judge | None = None
@@ -98,36 +49,17 @@ class MemoryModels:
 
     @property
     def callables(self) -> dict[str, Any]:
-        """As a ``Bank`` takes them."""
+        """The keyword arguments of a ``Bank``."""
         return {"judge": self.judge, "summarise": self.summarise}
 
 
-def without_policy(settings: RunConfig) -> MemoryModels:
-    """Advisors for what comes before a policy, such as its demonstrations.
-
-    The lexical judge stands for the policy, which knows nothing of its questions yet.
-    """
-    return MemoryModels(
-        JudgeExampleRecorder() if settings.memory.judge == "policy" else None
-    )
-
-
-def judge_demonstrations(
-    advised: MemoryModels, policy: Any, settings: RunConfig, count: int
-) -> list[Segment]:
-    """What teaches a built-in policy to judge, beside ``count`` segments to act.
-
-    Empty where another judge serves, or where the policy was not made here.
-    """
-    judge = _judge(policy, settings, None)
-    if judge is None or settings.policy.path:
-        return []
-    lessons = advised.judge.lessons(int(count * SHARE), settings.seed)
-    return judge_segments(lessons, judge, policy.tokenizer)
-
-
 def make_memory_models(policy: Any, settings: RunConfig, mesh: Any) -> MemoryModels:
-    """The advisors that the config asks for, over the model of ``policy``.
+    """The judge and summariser that the config asks for, over the policy's model.
+
+    Args:
+      policy: a ``builders.policies.Policy``.
+      settings: of the run.
+      mesh: of this process, over which rows are split.
 
     Raises:
       ConfigError: a question or an answer that the policy's tokenizer cannot serve.
@@ -142,8 +74,103 @@ def make_memory_models(policy: Any, settings: RunConfig, mesh: Any) -> MemoryMod
     )
 
 
+def without_policy(settings: RunConfig) -> MemoryModels:
+    """The callables before there is a policy, for demonstrations and scripted rules.
+
+    The lexical judge replaces the policy, which knows nothing of its questions yet.
+
+    Args:
+      settings: of the run.
+    """
+    return MemoryModels(
+        JudgeExampleRecorder() if settings.memory.judge == "policy" else None
+    )
+
+
+class JudgeExampleRecorder:
+    """The lexical judge, which records the texts that it was asked about."""
+
+    def __init__(self) -> None:
+        self._judge = make_judge("lexical")
+        self._texts: dict[str, None] = {}  # in order, each once
+
+    def __call__(self, new: str, old: str) -> Verdict:
+        self._texts |= dict.fromkeys((new, old))
+        return self._judge(new, old)
+
+    def lessons(self, count: int, seed: int) -> list[JudgeExample]:
+        """Draws pairs of recorded texts, as many repeats as changes and new facts.
+
+        Args:
+          count: of pairs wanted.
+          seed: of the run; decides which pairs are drawn.
+
+        Returns:
+          About ``count`` examples; fewer if the texts hold too few of a kind.
+        """
+        texts = list(self._texts)
+        rng = np.random.default_rng(derived_seed("judgements", seed))
+        kinds: dict[str, list[JudgeExample]] = {"repeats": [], "updates": [], "new": []}
+        for _ in range(DRAWS * count if texts else 0):
+            most = -(-count // len(kinds))
+            if all(len(examples) >= most for examples in kinds.values()):
+                break
+            one, other = rng.integers(len(texts), size=2)
+            # One pair in ten is a text with itself: random pairs hardly ever repeat.
+            new, old = texts[one], texts[one if rng.random() < 0.1 else other]
+            verdict = self._judge(new, old)
+            examples = kinds.get(str(verdict), kinds["new"])
+            if len(examples) < most:
+                examples.append((new, old, verdict))
+        return [example for examples in kinds.values() for example in examples]
+
+
+def judge_demonstrations(
+    advised: MemoryModels, policy: Any, settings: RunConfig, count: int
+) -> list[Segment]:
+    """Segments that teach a built-in policy to judge.
+
+    Args:
+      advised: of ``without_policy``, whose judge saw the demonstrations.
+      policy: that is to learn.
+      settings: of the run.
+      count: number of the cold start's other segments.
+
+    Returns:
+      Empty if another judge serves, or if the policy was read from ``policy.path``.
+    """
+    judge = _judge(policy, settings, None)
+    if judge is None or settings.policy.path:
+        return []
+    lessons = advised.judge.lessons(int(count * SHARE), settings.seed)
+    return judge_segments(lessons, judge, policy.tokenizer)
+
+
+def judge_segments(
+    lessons: Sequence[JudgeExample], judge: PolicyJudge, tokenizer: Tokenizer
+) -> list[Segment]:
+    """Two questions of each lesson, each with its answer as the policy's turn.
+
+    Args:
+      lessons: pairs, with the verdict that the answers follow from.
+      judge: words the questions.
+      tokenizer: the policy's.
+    """
+    segments = []
+    for new, old, verdict in lessons:
+        answers = (verdict != Verdict.REPEATS, verdict == Verdict.UPDATES)
+        for ids, yes in zip(judge.questions(new, old), answers, strict=True):
+            answer = [*judge.answer(yes), tokenizer.end_id]
+            segment: Any = Segment()
+            segment.add_observation(ids, 0)
+            # Nobody sampled the answer, so that it has no log-probs.
+            segment.add_action(answer, np.zeros(len(answer)), 0)
+            segments.append(segment)
+    return segments
+
+
 def _judge(policy: Any, settings: RunConfig, mesh: Any) -> PolicyJudge | None:
-    """mesh None: one that is asked for its questions only."""
+    """The policy as judge; with mesh None, one that only words its questions."""
     memory, multiple = settings.memory, row_multiple(mesh) if mesh else 1
     if memory.judge != "policy":
         return None
@@ -158,6 +185,7 @@ def _judge(policy: Any, settings: RunConfig, mesh: Any) -> PolicyJudge | None:
         policy.tokenizer,
         questions,
         longest=settings.max_segment_tokens,
+        # Rounded up: rows must divide over the devices.
         rows=-(-JUDGE_ROWS // multiple) * multiple,
         row_sharding=row_sharding(mesh) if mesh else None,
     )
@@ -180,7 +208,14 @@ def _summariser(policy: Any, settings: RunConfig, mesh: Any) -> PolicySummariser
 
 
 def vocabulary(settings: RunConfig) -> tuple[list[str], list[str]]:
-    """Texts and words that a built-in policy must know to advise; mostly none."""
+    """What a built-in policy must know to judge and to summarise; mostly nothing.
+
+    Args:
+      settings: of the run.
+
+    Returns:
+      Texts of the prompts, and words of the answers.
+    """
     memory = settings.memory
     texts, words = [], []
     if memory.judge == "policy":

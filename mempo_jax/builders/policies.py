@@ -1,17 +1,13 @@
-"""The config that a policy was made with, kept in its directory.
+"""The policy of a run: read from a directory, or the built-in `nano`, made here.
 
-A policy is of use with the settings it learnt under: instructions, context rule,
-bank. So the directory of an exported policy holds them as ``mempo_config.json``, and
-whoever is given the directory alone can run it.
+A policy is of use with the settings it learnt under: instructions, context rule, bank.
+So the directory of an exported policy holds them too, as ``mempo_config.json``, and
+the directory alone is enough to run it.
 
-The policy of a run: read from a directory, or the built-in `nano`, made here.
-
-Training of adapters in place of all weights: what that makes of a policy.
-
-An adapted policy is a ``Policy`` whose model computes with adapters and whose
-parameters hold them, float32, beside the base. The base is placed once, in
-``policy.param_dtype``, and never copied: sampling, scoring and the reference, which is
-the same policy with adapters that do nothing yet, share it.
+An adapted policy, which trains adapters in place of all weights, is a ``Policy`` whose
+model computes with adapters and whose parameters hold them, float32, beside the base.
+The base is placed once, in ``policy.param_dtype``, and never copied: sampling, scoring
+and the reference, which is the same policy with adapters that do nothing yet, share it.
 """
 
 from __future__ import annotations
@@ -41,52 +37,20 @@ from mempo_jax.models.nano import build_nano, nano_config
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.settings import ConfigError
 
-FILE = "mempo_config.json"
-
-
-def write_config(directory: pathlib.Path, config: Mapping[str, Any]) -> None:
-    """Writes the config beside the weights in ``directory``, which must exist."""
-    text = json.dumps(config, indent=1, sort_keys=True)
-    (directory / FILE).write_text(text + "\n", encoding="utf-8")
-
-
-def read_config(directory: str) -> dict[str, Any]:
-    """The config of a policy: its own, else that of the run it lies in (RUN/policy).
-
-    Raises:
-      ConfigError: there is none, or it is damaged.
-    """
-    path = pathlib.Path(directory)
-    for file in (path / FILE, path.parent / "config.json"):
-        if file.is_file():
-            return read_json(file)
-    raise ConfigError(
-        f"{directory}: expected {FILE} in it, or the config.json of its run beside it, "
-        "found neither; give the config that it was trained with"
-    )
-
-
-def read_json(file: pathlib.Path) -> dict[str, Any]:
-    """The config in ``file``; ConfigError where it cannot be read as one."""
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: expected a config as JSON: {error}") from error
-    if not isinstance(config, dict) or "context" not in config:
-        raise ConfigError(
-            f"{file}: expected the config of a run, a JSON object of its sections; "
-            "copy it again from the run, or give a config"
-        )
-    return complete_saved(config, str(file))
-
-
+FILE = "mempo_config.json"  # the config, in the directory of an exported policy
 EXPERT_TASKS = 16  # played for the words that an environment's own expert says
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """A model with its tokenizer and parameters (nested dict, numpy or jax; None where
-    they lie elsewhere)."""
+    """A model with its tokenizer and parameters.
+
+    Attributes:
+      config: shape of the model.
+      model: computes with parameters that it is given.
+      tokenizer: of the model.
+      params: nested dict of numpy or jax arrays; None if the caller holds them.
+    """
 
     config: DecoderConfig
     model: LanguageModel
@@ -101,10 +65,15 @@ class Policy:
         *,
         repeat_tied: bool = False,
     ) -> None:
-        """Writes a Hugging Face directory with these parameters, adapters merged.
+        """Writes a Hugging Face directory, adapters merged into the weights.
 
-        config: of the run, kept beside them; see ``policy_config``. repeat_tied: as for
-        ``hf.save``. Where several processes run each must call it; one writes.
+        If several processes run, each must call it; the first one writes.
+
+        Args:
+          directory: to write into.
+          params: to write, in place of the policy's own.
+          config: of the run, written beside them; see ``write_config``.
+          repeat_tied: also write an output matrix that is tied to the embedding.
         """
         write = hosts.primary()
         hf.save(
@@ -121,11 +90,14 @@ class Policy:
 def load_policy(path: str, settings: RunConfig, mesh: Mesh | None = None) -> Policy:
     """Reads a Hugging Face directory or a GGUF file.
 
-    path: also "package:name/file", in an installed package. mesh: where the parameters
-    are streamed to; None: numpy, whole.
+    Args:
+      path: of either; also "package:name/file", in an installed package.
+      settings: of the run.
+      mesh: where the parameters are streamed to; None: numpy, whole.
 
     Raises:
-      ConfigError: nothing there, or config, weights and tokenizer do not fit together.
+      ConfigError: nothing is there, or config, weights and tokenizer do not fit
+        together.
     """
     place = stream.as_numpy if mesh is None else on_mesh(mesh)
     try:
@@ -148,17 +120,28 @@ def load_policy(path: str, settings: RunConfig, mesh: Mesh | None = None) -> Pol
 def initial_policy(
     suite: TaskSuite, settings: RunConfig, mesh: Mesh | None = None
 ) -> Policy:
-    """The policy before any training: that of ``policy.path``, else a new `nano`."""
+    """The policy before any training: that of ``policy.path``, else a new `nano`.
+
+    Args:
+      suite: whose words `nano` must know.
+      settings: of the run.
+      mesh: where parameters that are read are streamed to; None: numpy, whole.
+    """
     path = settings.policy.path
     return load_policy(path, settings, mesh) if path else make_nano(suite, settings)
 
 
 def make_nano(suite: TaskSuite, settings: RunConfig) -> Policy:
-    """The built-in small policy, untrained, with a vocabulary for this suite."""
+    """The built-in small policy, untrained, with a vocabulary for this suite.
+
+    Args:
+      suite: whose goals and words it must know.
+      settings: of the run.
+    """
     shape = settings.policy.nano
     context = settings.context
     goals = []
-    for index in range(64):
+    for index in range(64):  # goals differ between tasks; their words must be known
         env = suite.make(suite.task("train", index))
         env.reset(suite.task("train", index).seed)
         goals.append(env.goal)
@@ -171,9 +154,9 @@ def make_nano(suite: TaskSuite, settings: RunConfig) -> Policy:
         *(error_message(error) for error in OpError),
     ]
     numbers = [str(n) for n in range(settings.sampling.max_turns + 1)]
-    asked, answers = memory_models.vocabulary(settings)
+    prompts, answers = memory_models.vocabulary(settings)
     words = [*suite.vocabulary(), *numbers, *answers, *_expert_words(suite, settings)]
-    tokenizer = build_nano([*texts, *asked], words)
+    tokenizer = build_nano([*texts, *prompts], words)
     config = nano_config(
         tokenizer,
         width=shape.width,
@@ -184,13 +167,13 @@ def make_nano(suite: TaskSuite, settings: RunConfig) -> Policy:
     )
     model = _model(config, settings)
     key = jax.random.key(settings.seed)
-    params = jax.jit(model.init)(key)
+    params = jax.jit(model.init)(key)  # one program, not one for each draw
     stored = jax.tree.map(lambda p: p.astype(settings.policy.param_dtype), params)
     return Policy(config, model, tokenizer, stored)
 
 
 def _expert_words(suite: TaskSuite, settings: RunConfig) -> list[str]:
-    """Words that an environment's own expert says, and those that answer it.
+    """Words that an environment's own expert says, and those of the replies.
 
     Its suite cannot know them: it only sees tasks in which nobody acts.
     """
@@ -228,9 +211,12 @@ def _check_positions(config: DecoderConfig, settings: RunConfig) -> None:
 
 
 def adapt(policy: Policy, settings: RunConfig, mesh: Mesh, purpose: str) -> Policy:
-    """The policy with fresh adapters, as ``policy.lora`` asks; itself where it is off.
+    """The policy with fresh adapters, or the policy itself if ``policy.lora`` is off.
 
     Args:
+      policy: the base.
+      settings: of the run.
+      mesh: where base and adapters are placed.
       purpose: what they are for; with the run's seed it decides how they start.
     """
     adapters_config = settings.policy.lora
@@ -242,10 +228,62 @@ def adapt(policy: Policy, settings: RunConfig, mesh: Mesh, purpose: str) -> Poli
     def fresh(key: Any) -> Any:
         return lora.new_adapters(base, adapters_config, key)
 
-    where = placement.shardings(jax.eval_shape(fresh, key), mesh)
-    adapters = jax.jit(fresh, out_shardings=where)(key)
+    # Made in place: no device holds more than its own part of the adapters.
+    shardings = placement.shardings(jax.eval_shape(fresh, key), mesh)
+    adapters = jax.jit(fresh, out_shardings=shardings)(key)
     return dataclasses.replace(
         policy,
         model=policy.model.with_lora(adapters_config),
         params=lora.join(adapters, base),
     )
+
+
+def write_config(directory: pathlib.Path, config: Mapping[str, Any]) -> None:
+    """Writes the config beside the weights of a policy.
+
+    Args:
+      directory: of the policy; it must exist.
+      config: of the run, nested sections.
+    """
+    text = json.dumps(config, indent=1, sort_keys=True)
+    (directory / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_config(directory: str) -> dict[str, Any]:
+    """The config of a policy: its own, else that of the run it is in (RUN/policy).
+
+    Args:
+      directory: of the policy.
+
+    Raises:
+      ConfigError: there is none, or it is damaged.
+    """
+    path = pathlib.Path(directory)
+    for file in (path / FILE, path.parent / "config.json"):
+        if file.is_file():
+            return read_json(file)
+    raise ConfigError(
+        f"{directory}: expected {FILE} in it, or the config.json of its run beside it, "
+        "found neither; give the config that it was trained with"
+    )
+
+
+def read_json(file: pathlib.Path) -> dict[str, Any]:
+    """The config of a run, completed if it is older than some fields.
+
+    Args:
+      file: JSON.
+
+    Raises:
+      ConfigError: it cannot be read, or is not a config.
+    """
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: expected a config as JSON: {error}") from error
+    if not isinstance(config, dict) or "context" not in config:
+        raise ConfigError(
+            f"{file}: expected the config of a run, a JSON object of its sections; "
+            "copy it again from the run, or give a config"
+        )
+    return complete_saved(config, str(file))

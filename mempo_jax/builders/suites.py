@@ -37,11 +37,19 @@ from mempo_jax.settings import ConfigError
 
 
 def make_suite(settings: RunConfig) -> TaskSuite:
-    """The task suite of the config; the first tasks are checked to be repeatable."""
+    """The task suite of the config; the first tasks are checked to be repeatable.
+
+    Args:
+      settings: of the run.
+
+    Raises:
+      ConfigError: the suite cannot be made, or does not fit into the run's limits.
+    """
     env = settings.env
     if env.name == "ledger":
         suite: TaskSuite = LedgerSuite(env.ledger, settings.seed)
         most = env.ledger.max_turns
+        # One turn more than observations: a recall before the answer takes a turn.
         if most + 1 > settings.sampling.max_turns:
             raise ConfigError(
                 f"config.sampling.max_turns: expected at least {most + 1} (env.ledger."
@@ -63,17 +71,17 @@ def make_suite(settings: RunConfig) -> TaskSuite:
 
 
 def _question_suite(settings: RunConfig) -> MultiQaSuite:
-    env, asked = settings.env, settings.env.multi_qa
+    env, questions = settings.env, settings.env.multi_qa
     _check_call_limits(env)
-    shares = asked.validation_share, asked.test_share
+    shares = questions.validation_share, questions.test_share
     if env.name == "factbook":
         share = env.factbook.two_hop_share
         source = FactbookSource(read_package(), shares, share)
     else:
-        files = find_files(env.data_dir, asked.files())
-        source = FileSource(files, shares, asked.shelf_records)
-    suite = MultiQaSuite(env.name, source, asked, env.tools, settings.seed)
-    suite.make(suite.task("test", 0))  # its search takes long: not in a timed turn
+        files = find_files(env.data_dir, questions.files())
+        source = FileSource(files, shares, questions.shelf_records)
+    suite = MultiQaSuite(env.name, source, questions, env.tools, settings.seed)
+    suite.make(suite.task("test", 0))  # makes its search, too slow for a timed turn
     return suite
 
 
@@ -96,9 +104,11 @@ def _check_call_limits(env: EnvConfig) -> None:
 def make_expert(
     suite: TaskSuite, settings: RunConfig, write_rate: float | None = None
 ) -> ScriptedPolicy:
-    """Who demonstrates: the suite's expert, in the form that the context rule asks.
+    """The policy that demonstrates: the suite's expert, as the context rule needs it.
 
     Args:
+      suite: whose expert it is.
+      settings: of the run.
       write_rate: probability of each note; None: the one that demonstrations use.
     """
     expert, context = suite.expert(write_rate), settings.context
@@ -110,7 +120,7 @@ def make_expert(
 def play_expert(
     suite: TaskSuite, settings: RunConfig, count: int, write_rate: float | None
 ) -> Iterator[Episode]:
-    """Plays the first training tasks with the suite's expert; none is trained on.
+    """Plays the first training tasks with the suite's expert, not to be trained on.
 
     Args:
       suite: the tasks, and the expert.
@@ -130,7 +140,8 @@ def play_expert(
         task = suite.task("train", index)
         rng = np.random.default_rng(derived_seed("expert", task.seed, index))
         with faults_named(), warnings.catch_warnings():
-            # A bank that everything is written to merges much; nothing is to be tuned.
+            # A bank that everything is written to merges often and warns of it; here
+            # there is nothing to tune.
             warnings.simplefilter("ignore", UserWarning)
             episode = episodes(task, f"expert-{task.id}")
             while not episode.done and episode.observe() is not None:
@@ -154,10 +165,16 @@ def make_episodes(
     settings: RunConfig,
     advised: MemoryModels | None = None,
 ) -> Callable[..., Episode]:
-    """(task, trajectory id, variant = 0) -> an episode with an empty bank of its own.
+    """A function that starts episodes, each with an empty bank of its own.
 
-    variant: of the instructions; see ``ContextSettings.variant``.
-    advised: the policy as adviser of the banks; see ``advisors.without_policy``.
+    Args:
+      suite: makes the environments.
+      settings: of the run.
+      advised: the policy's part in the banks; None: ``without_policy``.
+
+    Returns:
+      (task, trajectory id, variant = 0) -> Episode; for the variant of the instructions
+      see ``ContextConfig.variant``.
     """
     advised = advised or memory_models.without_policy(settings)
     embedder = settings.memory.make_embedder()
@@ -173,6 +190,9 @@ def make_episodes(
 
 def reward_function(settings: RunConfig) -> Callable[[Any], Any] | None:
     """The user's reward function, imported; None for the task score.
+
+    Args:
+      settings: of the run.
 
     Raises:
       ConfigError: it cannot be imported, or cannot be called with one argument, the

@@ -1,9 +1,10 @@
 """When a diagnosis holds, and the figures that show it.
 
-A condition takes the record of a run and returns ``Symptom``, or None. A metric that
-it needs and that the run did not measure ends it: ``early``, ``late``, ``ends`` and
-``third`` raise ``NotMeasured`` then, which ``examine`` takes for None. Metrics that it
-can do without are read from ``run.table``.
+A condition takes the record of a run and returns ``Symptom``, or None if it does not
+hold; the table in ``diagnoses`` names it, and no one else calls it. If the run did not
+measure a metric that it needs, ``early``, ``late``, ``ends`` and ``third`` raise
+``NotMeasured``, which ``examine`` takes for None. Metrics that it can do without are
+read from ``run.table``.
 
 A symptom must hurt: low entropy, few differences in a group and many groups of equal
 rewards are what a solved task looks like, so most conditions ask for success as well.
@@ -44,8 +45,8 @@ ALL_GROUPS, NEARLY_ALL_GROUPS, MOST_GROUPS = 0.98, 0.8, 0.7
 EQUAL = 1e-9  # spread of a mean that is the same number in every step
 RARE_OPS = 0.05  # operations of a kind in a trajectory: one in twenty makes one
 PENALTY_FLOOR = "reward.penalty_floor"
-IDLE_STEPS, IDLE_S = 20, 300  # without a new line for so long a run has stopped
-STARTING_ROWS = 3  # in which compiling is part of starting
+IDLE_STEPS, IDLE_S = 20, 300  # a run without a new line for this long has stopped
+STARTING_ROWS = 3  # the first rows, in which a run still compiles
 
 
 class NotMeasured(Exception):
@@ -53,27 +54,45 @@ class NotMeasured(Exception):
 
 
 def early(run: RunRecord, metric: str) -> Window:
-    """The first window of a metric, which must have been measured."""
+    """The first window of a metric.
+
+    Args:
+      run: the record.
+      metric: its name.
+
+    Raises:
+      NotMeasured: the metric was not measured often enough.
+    """
     return needed(run.table.early(metric))
 
 
 def late(run: RunRecord, metric: str) -> Window:
-    """The last window of a metric, which must have been measured."""
+    """The last window of a metric; arguments and error as for ``early``."""
     return needed(run.table.late(metric))
 
 
 def ends(run: RunRecord, metric: str) -> tuple[Window, Window]:
-    """The first and the last window of a metric, which must have been measured."""
+    """The first and the last window; arguments and error as for ``early``."""
     return early(run, metric), late(run, metric)
 
 
 def third(run: RunRecord, metric: str, which: int) -> Window:
-    """A third of the steps (0, 1 or 2), in which the metric must have been measured."""
+    """A third of the steps; arguments and error as for ``early``.
+
+    Args:
+      run, metric: as for ``early``.
+      which: 0, 1 or 2.
+    """
     return needed(run.table.third(metric, which))
 
 
 def latest(run: RunRecord, *metrics: str) -> tuple[Figure, ...]:
-    """The late means of those of these metrics that were measured."""
+    """The late means of those of the metrics that were measured.
+
+    Args:
+      run: the record.
+      *metrics: their names.
+    """
     windows = (run.table.late(metric) for metric in metrics)
     return tuple(mean(window) for window in windows if window is not None)
 
@@ -105,12 +124,14 @@ def above(name: str, metric: str, limit: float, *beside: str) -> Condition:
 
 
 def no_steps(run: RunRecord) -> Symptom | None:
+    """The run has no step yet and no summary."""
     if len(run.table) or run.summary:
         return None
     return Symptom([], {"starting": run.starting})
 
 
 def damaged_record(run: RunRecord) -> Symptom | None:
+    """Lines, steps or files of the record are broken, repeated or missing."""
     steps = run.table.steps
     counts = {
         "lines that cannot be read": run.broken_lines,
@@ -134,6 +155,7 @@ def damaged_record(run: RunRecord) -> Symptom | None:
 
 
 def failed_trajectories(run: RunRecord) -> Symptom | None:
+    """More than a twentieth of the trajectories fail."""
     last, sampled = late(run, "failed_trajectories"), _trajectories_per_step(run)
     if sampled is None or last.mean <= 0.05 * sampled:
         return None
@@ -153,6 +175,7 @@ def failed_trajectories(run: RunRecord) -> Symptom | None:
 
 
 def unfinished(run: RunRecord) -> Symptom | None:
+    """The run has not reached its last step, or not written its summary."""
     table, steps = run.table, run.number("train.steps")
     if not len(table) or steps is None:
         return None
@@ -177,6 +200,7 @@ def unfinished(run: RunRecord) -> Symptom | None:
 
 
 def recompilations(run: RunRecord) -> Symptom | None:
+    """Programs are compiled again and again, after the start."""
     compiled = np.nan_to_num(run.table.column("compilations")[STARTING_ROWS:])
     steps = run.table.steps[STARTING_ROWS:]
     rows = np.flatnonzero(compiled > 0)
@@ -194,6 +218,7 @@ def recompilations(run: RunRecord) -> Symptom | None:
 
 
 def slower(run: RunRecord) -> Symptom | None:
+    """A step takes three times as long as at first, for similar tokens."""
     if len(run.table) < 2 * MIN_WINDOW:
         return None
     before, now = ends(run, "seconds")
@@ -214,6 +239,7 @@ def slower(run: RunRecord) -> Symptom | None:
 
 
 def device_memory(run: RunRecord) -> Symptom | None:
+    """A device holds half as much again as in the first third."""
     first, last = third(run, "device_bytes", 0), late(run, "device_bytes")
     if last.median < 1.5 * first.median:
         return None
@@ -224,6 +250,7 @@ def device_memory(run: RunRecord) -> Symptom | None:
 
 
 def longer(run: RunRecord) -> Symptom | None:
+    """Trajectories have grown by half without more success."""
     before, now = ends(run, "tokens_per_trajectory")
     success = ends(run, "success")
     if now.mean < 1.5 * before.mean or not differ(before, now, SURE):
@@ -242,6 +269,7 @@ def longer(run: RunRecord) -> Symptom | None:
 
 
 def actions_cut(run: RunRecord) -> Symptom | None:
+    """More than a tenth of the actions end at their limit of tokens."""
     last, success = late(run, "cut_turn_rate"), run.table.late("success")
     if last.mean <= 0.1:
         return None
@@ -254,6 +282,7 @@ def actions_cut(run: RunRecord) -> Symptom | None:
 
 
 def malformed_ops(run: RunRecord) -> Symptom | None:
+    """At least one malformed or failed operation in ten turns."""
     first, last = ends(run, "malformed_rate")
     if last.mean < 0.1:
         return None
@@ -282,6 +311,7 @@ def malformed_ops(run: RunRecord) -> Symptom | None:
 
 
 def memory_off(run: RunRecord) -> Symptom | None:
+    """The config has switched the memory off."""
     return (
         Symptom(latest(run, "success", "recall_hit_rate"))
         if run.field("memory.enabled") is False
@@ -290,6 +320,7 @@ def memory_off(run: RunRecord) -> Symptom | None:
 
 
 def memory_unused(run: RunRecord) -> Symptom | None:
+    """Hardly one write, or rewrite of the block, in twenty trajectories."""
     kind = "rewrite" if _is_rolling(run) else "write"
     before, last = ends(run, f"ops_per_turn/{kind}")
     turns, success = late(run, "turns").mean, late(run, "success")
@@ -307,6 +338,7 @@ def memory_unused(run: RunRecord) -> Symptom | None:
 
 
 def write_only(run: RunRecord) -> Symptom | None:
+    """Trajectories write, but most of them never recall."""
     success = run.table.late("success")
     before, last = run.table.ends("write_only_rate")
     by_rate = last is not None and last.mean >= 0.5
@@ -337,6 +369,7 @@ def write_only(run: RunRecord) -> Symptom | None:
 
 
 def recalls_find_nothing(run: RunRecord) -> Symptom | None:
+    """More than half of the recalls find nothing."""
     hits, turns = late(run, "recall_hit_rate"), late(run, "turns").mean
     if hits.mean > 0.5 or late(run, "ops_per_turn/recall").mean * turns < RARE_OPS:
         return None
@@ -344,6 +377,7 @@ def recalls_find_nothing(run: RunRecord) -> Symptom | None:
 
 
 def merge_rate_high(run: RunRecord) -> Symptom | None:
+    """More than three accepted writes in ten are merged into an entry."""
     last = late(run, "merge_rate")
     if last.mean <= 0.3 or _writes_little(run):
         return None
@@ -357,6 +391,7 @@ def merge_rate_high(run: RunRecord) -> Symptom | None:
 
 
 def duplicate_writes(run: RunRecord) -> Symptom | None:
+    """More than three writes in ten repeat an entry."""
     last = late(run, "duplicate_rate")
     return (
         Symptom(
@@ -368,6 +403,7 @@ def duplicate_writes(run: RunRecord) -> Symptom | None:
 
 
 def bank_growth(run: RunRecord) -> Symptom | None:
+    """The bank has grown or is full of junk, without a gain, or is huge."""
     first, last = ends(run, "bank_size")
     success = ends(run, "success")
     if len(run.table.measured("bank_size")) < MIN_TREND_STEPS:
@@ -399,6 +435,7 @@ def bank_growth(run: RunRecord) -> Symptom | None:
 
 
 def slow_recall(run: RunRecord) -> Symptom | None:
+    """Recalls are slow, and as far as is known sampling waits for them."""
     p50, p95 = late(run, "recall_ms_p50"), late(run, "recall_ms_p95")
     waiting = _recall_share(run, p50, p95)
     matters = waiting is None or waiting >= 0.1 or p50.median >= 50
@@ -421,18 +458,29 @@ def slow_recall(run: RunRecord) -> Symptom | None:
 
 
 def needed(window: Window | None) -> Window:
+    """The window, if there is one.
+
+    Raises:
+      NotMeasured: it is None.
+    """
     if window is None:
         raise NotMeasured
     return window
 
 
 def setting(run: RunRecord, name: str) -> tuple[Figure, ...]:
-    """A number of the config as a figure, if it is known and not 0."""
+    """A number of the config as a figure, if it is known and not 0.
+
+    Args:
+      run: the record.
+      name: of the field, dotted.
+    """
     value = run.number(name)
     return (Figure(f"config.{name}", value),) if value else ()
 
 
 def rises(before: Window, after: Window) -> bool:
+    """Whether the mean rises beyond noise from one window to the other."""
     return after.mean > before.mean and differ(before, after, SURE)
 
 

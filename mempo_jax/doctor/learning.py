@@ -1,4 +1,7 @@
-"""When a diagnosis of learning holds: updates, groups, progress."""
+"""When a diagnosis of learning holds: updates, groups, progress.
+
+The functions are conditions; see ``doctor.conditions`` for what they take and return.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ from mempo_jax.runs.table import MIN_WINDOW
 
 
 def non_finite_updates(run: RunRecord) -> Symptom | None:
+    """Updates were skipped because they were not finite."""
     table = run.table
     skipped, updates = table.total("skipped_updates"), table.total("updates")
     if not skipped:
@@ -65,6 +69,7 @@ def non_finite_updates(run: RunRecord) -> Symptom | None:
 
 
 def updates_too_large(run: RunRecord) -> Symptom | None:
+    """More than three tokens in twenty are clipped, at the worst."""
     table = run.table
     rows = table.measured("clip_fraction")
     # A policy that is wrecked at once gets no updates any more: then all there were.
@@ -93,6 +98,7 @@ def updates_too_large(run: RunRecord) -> Symptom | None:
 
 
 def sampler_gap(run: RunRecord) -> Symptom | None:
+    """Log-probs of sampler and trainer differ more than rounding explains."""
     apart, capped = _log_probs_apart(run), run.table.late("importance_capped")
     if capped is None or capped.mean < 0.2:
         return apart
@@ -105,6 +111,7 @@ def sampler_gap(run: RunRecord) -> Symptom | None:
 
 
 def kl_blow_up(run: RunRecord) -> Symptom | None:
+    """The KL exceeds 2 nats, or half a nat with low success."""
     last, success = late(run, "kl"), run.table.late("success")
     middle = run.table.third("kl", 1)
     grown = middle is not None and last.median > 10 * max(middle.median, 1e-6)
@@ -127,13 +134,14 @@ def kl_blow_up(run: RunRecord) -> Symptom | None:
 
 
 def lost_dialogue(run: RunRecord) -> Symptom | None:
+    """Tokens outside memory ops are far from the reference."""
     unpaid = run.field("objective.kl_scope") == "ops"
     free, paid = run.table.late("kl_outside_ops"), run.table.late("kl_ops")
     if free is None:  # an older run: judge by the KL of all tokens
         free, paid = late(run, "kl"), None
         far = unpaid and free.median >= 0.5
     else:
-        # Where all tokens pay, answers that are learnt take a policy some way off.
+        # If all tokens pay, answers that are learnt take a policy some way off.
         far = free.median >= (0.1 if unpaid else 0.5)
         far = far and (paid is None or free.median >= 3 * paid.median)
     if not far:
@@ -147,6 +155,7 @@ def lost_dialogue(run: RunRecord) -> Symptom | None:
 
 
 def entropy_explosion(run: RunRecord) -> Symptom | None:
+    """Entropy has tripled and success has not risen."""
     first, last = ends(run, "entropy")
     before, now = ends(run, "success")
     if last.mean < 3 * first.mean or not differ(first, last, SURE):
@@ -161,6 +170,7 @@ def entropy_explosion(run: RunRecord) -> Symptom | None:
 
 
 def entropy_collapse(run: RunRecord) -> Symptom | None:
+    """Entropy has fallen to a quarter, and success is low."""
     first, last = ends(run, "entropy")
     success, silent = late(run, "success"), late(run, "degenerate_groups")
     if run.table.best("success").mean < 0.05:  # the tasks are too hard instead
@@ -184,22 +194,24 @@ def silent_groups(run: RunRecord) -> Window | None:
 
 
 def constant_reward(run: RunRecord) -> Symptom | None:
-    whole = needed(run.table.whole("success"))
-    if np.ptp(whole.values) > EQUAL:
+    """The task score is the same in every step."""
+    success = needed(run.table.whole("success"))
+    if np.ptp(success.values) > EQUAL:
         return None
-    if whole.mean <= 0 or whole.mean >= 1:  # or the tasks are too hard, or too easy
+    if success.mean <= 0 or success.mean >= 1:  # or the tasks are too hard, or too easy
         different = run.table.late("edit_distance")
         if different is None or different.mean <= 0.05:
             return None
         if not run.field("reward.function"):
             return None
     return Symptom(
-        [mean(whole, "the same in every step"), *latest(run, "edit_distance")],
-        {"reward": whole.mean},
+        [mean(success, "the same in every step"), *latest(run, "edit_distance")],
+        {"reward": success.mean},
     )
 
 
 def low_diversity(run: RunRecord) -> Symptom | None:
+    """The members of a group act alike before the tasks are solved."""
     distance, success = late(run, "edit_distance"), late(run, "success")
     before, silent = run.table.early("edit_distance"), silent_groups(run)
     if distance.mean > 0.05:
@@ -228,6 +240,7 @@ def low_diversity(run: RunRecord) -> Symptom | None:
 
 
 def tasks_too_hard(run: RunRecord) -> Symptom | None:
+    """Almost nothing succeeds, so that groups hold no contrast."""
     success, silent = late(run, "success"), needed(silent_groups(run))
     if success.mean > NO_SUCCESS or silent.mean < NEARLY_ALL_GROUPS:
         return None
@@ -240,6 +253,7 @@ def tasks_too_hard(run: RunRecord) -> Symptom | None:
 
 
 def tasks_too_easy(run: RunRecord) -> Symptom | None:
+    """Nearly everything succeeded from the start: there is no contrast."""
     first, last = ends(run, "success")
     silent = needed(silent_groups(run))
     if silent.mean < MOST_GROUPS or min(first.mean, last.mean) < SOLVED:
@@ -251,6 +265,7 @@ def tasks_too_easy(run: RunRecord) -> Symptom | None:
 
 
 def credit_reaches_no_token(run: RunRecord) -> Symptom | None:
+    """Groups have advantages, but tokens get hardly any of them."""
     group, token = late(run, "group_abs_advantage"), late(run, "abs_advantage")
     if group.mean < 0.05 or token.mean > 0.02 * group.mean:
         return None
@@ -258,6 +273,7 @@ def credit_reaches_no_token(run: RunRecord) -> Symptom | None:
 
 
 def only_penalties(run: RunRecord) -> Symptom | None:
+    """Groups differ by penalties and costs, hardly ever by task scores."""
     outcome, equal = late(run, "no_outcome_groups"), late(run, "degenerate_groups")
     apart = outcome.mean - equal.mean  # groups told apart by something else alone
     if outcome.mean < NEARLY_ALL_GROUPS or apart < 0.5:
@@ -280,6 +296,7 @@ def only_penalties(run: RunRecord) -> Symptom | None:
 
 
 def advantages_zero(run: RunRecord) -> Symptom | None:
+    """No group has a contrast: rewards are equal, or advantages 0."""
     success = late(run, "success")
     equal = run.table.late("degenerate_groups")
     all_equal = equal is not None and equal.mean >= ALL_GROUPS
@@ -300,6 +317,7 @@ def advantages_zero(run: RunRecord) -> Symptom | None:
 
 
 def few_groups_teach(run: RunRecord) -> Symptom | None:
+    """Most groups have no contrast, and success is neither low nor high."""
     success = late(run, "success")
     gated = run.field("reward.outcome_gate") is not False
     silent = silent_groups(run) if gated else run.table.late("degenerate_groups")
@@ -317,6 +335,7 @@ def few_groups_teach(run: RunRecord) -> Symptom | None:
 
 
 def shaping_grows(run: RunRecord) -> Symptom | None:
+    """The reward rises while success falls."""
     if len(run.table.measured("reward")) < MIN_TREND_STEPS:
         return None
     total = third(run, "reward", 0), third(run, "reward", 2)
@@ -344,6 +363,7 @@ def shaping_grows(run: RunRecord) -> Symptom | None:
 
 
 def late_collapse(run: RunRecord) -> Symptom | None:
+    """Success has fallen far below its best, and stays there."""
     table, last = run.table, late(run, "success")
     best = needed(table.best("success"))
     start = (sampled_success(run.cold_start) or (0.0,))[0]
@@ -374,6 +394,7 @@ def late_collapse(run: RunRecord) -> Symptom | None:
 
 
 def no_better_than_cold_start(run: RunRecord) -> Symptom | None:
+    """The final evaluation shows no gain, or less than training."""
     halves = [sampled_success(run.summary.get(w)) for w in ("cold_start", "trained")]
     if None in halves:
         return None
@@ -403,6 +424,7 @@ def no_better_than_cold_start(run: RunRecord) -> Symptom | None:
 
 
 def learning_rate_ended(run: RunRecord) -> Symptom | None:
+    """The learning rate has been 0 for a while, by its schedule."""
     decay, steps = run.number("train.decay_steps"), run.number("train.steps")
     if not decay or not steps or not len(run.table):
         return None
@@ -414,6 +436,7 @@ def learning_rate_ended(run: RunRecord) -> Symptom | None:
 
 
 def policy_hardly_moves(run: RunRecord) -> Symptom | None:
+    """After many updates the policy is still at its reference."""
     kl = run.table.late("kl_first_update") or late(run, "kl")
     updates = len(run.table.measured("grad_norm"))
     # A thousandth of a nat from the reference is as good as never moved.
@@ -432,6 +455,7 @@ def policy_hardly_moves(run: RunRecord) -> Symptom | None:
 
 
 def reward_flat_loss_falls(run: RunRecord) -> Symptom | None:
+    """The loss falls while the reward stays as it was."""
     steps = len(run.table.measured("loss"))
     if steps < MIN_TREND_STEPS or not _is_flat(run, "reward"):
         return None
@@ -461,6 +485,7 @@ def reward_flat_loss_falls(run: RunRecord) -> Symptom | None:
 
 
 def success_flat(run: RunRecord) -> Symptom | None:
+    """Success has not risen beyond noise."""
     steps = len(run.table.measured("success"))
     if steps < MIN_TREND_STEPS or not _is_flat(run, "success"):
         return None

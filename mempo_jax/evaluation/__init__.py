@@ -1,1 +1,1 @@
-"""Scores of answers and trajectories, with confidence intervals."""
+"""Held-out tasks, baselines by rule, and figures with confidence intervals."""

@@ -1,10 +1,4 @@
-"""The scripted reader of bAbI: a small world, told by sentences or by notes.
-
-It knows places of persons and things, what somebody carries, and gifts. That answers
-tasks 1, 2, 5, 6, 7, 8, 9 (its plain sentences), 11, 12 and 13 as far as the texts go;
-to other questions it says that it does not know.
-
-Scripted readers: what stands in a context, read the same for every memory rule.
+"""Scripted readers: they read what is in a context, the same for every memory rule.
 
 A baseline is a rule about memory. So that a comparison is of rules and not of how well
 a model reads, one reader of each task suite answers for all of them from the texts
@@ -22,6 +16,11 @@ from mempo_jax.envs.babi import COUNTS, UNKNOWN_ANSWER
 from mempo_jax.envs.dialogue import QUESTION, read_answer
 from mempo_jax.envs.ledger import UNKNOWN, VALUES
 
+# An action with this end is continued by the policy. It is half a surrogate pair: no
+# ids decode to it, so that no action that was sampled and is replayed can end in it.
+SPEAK = "\ud800"
+
+# Sentences and questions of bAbI, and the short notes that experts make of them.
 _WENT = "went back|went|journeyed|moved|travelled|is|now"
 _MOVE = re.compile(
     rf"(?P<who>[A-Z]\w+)(?: and (?P<other>[A-Z]\w+))? (?:{_WENT}) "
@@ -49,15 +48,125 @@ _ASKING = re.compile(
     r"^(?:where|what|who|is|how many|did|does|objects|are|the)\b|[?]", re.IGNORECASE
 )
 
+# Goals, observations and passages of the suites of many questions.
+_ASKED = re.compile(r"^\d+: (.*)$", re.MULTILINE)
+_SEARCHES = re.compile(r"searches (\d+)")
+_NAME = re.compile(r"[A-Z0-9][\w.,'-]*(?: (?:of|the|de|and|[A-Z0-9][\w.,'-]*))*")
+_YEAR = re.compile(r"\b[12]\d{3}\b")
+_WHEN = re.compile(r"\b(?:when|year)\b", re.IGNORECASE)
+_VERDICT = re.compile(r"(?:is|are|was|were|do|does|did|has|have|can)\b", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_COMMON = frozenset(
+    (
+        *("a", "an", "the", "and", "or", "of", "to", "in", "on", "at", "for", "with"),
+        *("is", "was", "were", "are", "be", "what", "when", "where", "which", "who"),
+        *("that", "this", "it", "its", "as", "by", "from", "how", "many", "did", "do"),
+    )
+)
 
-class BabiReader:
-    """A ``Reader`` of the suite ``babi``."""
+
+class Reader(Protocol):
+    """How one suite's observations are noted, looked up and answered."""
 
     def notes(self, observation: str) -> list[str]:
+        """The statements of an observation, one text each; none for a question.
+
+        Args:
+          observation: as the environment gave it.
+        """
+        ...
+
+    def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
+        """What to look up before the answer that is due now; empty if none is.
+
+        Args:
+          goal: of the task.
+          observation: of this turn.
+          due: an answer is due, whatever the observation says.
+        """
+        ...
+
+    def move(self, goal: str, observation: str) -> str:
+        """The action if no answer is due; "" to pass.
+
+        Args:
+          goal: of the task.
+          observation: of this turn.
+        """
+        ...
+
+    def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """The action that answers.
+
+        Args:
+          goal: of the task.
+          observation: of this turn.
+          texts: observations and notes alike, oldest first; of two that disagree, the
+            later one is right.
+        """
+        ...
+
+
+class PolicyAnswers:
+    """A suite's reader whose answers a policy gives, in the context of the rule.
+
+    Args:
+      reader: knows what to note, what to look up and when.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self.notes, self.queries, self.move = reader.notes, reader.queries, reader.move
+
+    def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """``SPEAK``: the policy continues the action."""
+        return SPEAK
+
+
+class LedgerReader:
+    """A ``Reader`` of the suite ``ledger``, which makes no mistakes.
+
+    It answers from the newest text about the person and topic that are asked about.
+    """
+
+    def notes(self, observation: str) -> list[str]:
+        """A fact as person, topic and value."""
+        words = observation.split()
+        if len(words) < 3 or words[0] == "what":
+            return []
+        return [f"{words[0]} {words[1]} {words[-1]}"]
+
+    def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
+        """The person and topic of a question."""
+        words = observation.split()
+        return [f"{words[2]} {words[3]}"] if words[:1] == ["what"] else []
+
+    def move(self, goal: str, observation: str) -> str:
+        """Passes: there is nothing to do before the question."""
+        return ""
+
+    def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """The value in the newest text about the person and topic of the question."""
+        who, topic = observation.split()[2:4]
+        value = UNKNOWN
+        for text in texts:
+            words = text.split()
+            for at in range(len(words) - 2):
+                if words[at : at + 2] == [who, topic]:
+                    rest = [word for word in words[at + 2 : at + 5] if word in VALUES]
+                    value = rest[0] if rest else value
+        return f"<answer> {value}</answer>"
+
+
+class BabiReader:
+    """A ``Reader`` of the suite ``babi``; see ``World`` for what it can answer."""
+
+    def notes(self, observation: str) -> list[str]:
+        """The sentence, without its full stop."""
         text = observation.strip()
         return [] if text.endswith("?") else [text.rstrip(".")]
 
     def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
+        """The words of a question that name its subject."""
         text = observation.strip()
         if not text.endswith("?"):
             return []
@@ -65,27 +174,43 @@ class BabiReader:
         return [" ".join(word for word in words if word not in ("is", "the"))]
 
     def move(self, goal: str, observation: str) -> str:
+        """Passes: a story has nothing to act on."""
         return ""
 
     def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """The answer that follows from the sentences of all texts."""
         world = World()
         for text in texts:
             for sentence in re.split(r"[.;]\s*", text):
-                world.told(sentence.strip())
+                world.learn(sentence.strip())
         return f"<act> {world.answer(observation.strip())}</act>"
 
 
 class World:
-    """What has been told so far."""
+    """A small world, learnt from the sentences of a story or from notes.
+
+    It holds places of persons and things, what somebody carries, and gifts. That
+    answers tasks 1, 2, 5, 6, 7, 8, 9 (its plain sentences), 11, 12 and 13 as far as the
+    texts go; the answer to other questions is that it does not know.
+
+    Attributes:
+      place: of persons, and of things that nobody carries.
+      bearer: who carries a thing, in the order of taking.
+      gifts: giver, thing and receiver of each, oldest first.
+    """
 
     def __init__(self) -> None:
-        self.place: dict[str, str] = {}  # of persons, and of things that lie somewhere
+        self.place: dict[str, str] = {}
         self.bearer: dict[str, str] = {}
         self.gifts: list[dict[str, str]] = []
         self._last: tuple[str, ...] = ()  # who moved last: whom "she" may mean
 
-    def told(self, text: str) -> None:
-        """Takes in one sentence or note; what it does not know changes nothing."""
+    def learn(self, text: str) -> None:
+        """Takes in one sentence or note.
+
+        Args:
+          text: without its full stop; an unknown form changes nothing.
+        """
         if move := _MOVE.match(text):
             self._last = tuple(filter(None, (move["who"], move["other"])))
             self.place.update(dict.fromkeys(self._last, move["place"]))
@@ -116,9 +241,19 @@ class World:
             self.place[thing] = place
 
     def where(self, subject: str) -> str | None:
+        """The place of a person, or of a thing or its bearer; None if unknown.
+
+        Args:
+          subject: name of a person or thing.
+        """
         return self.place.get(self.bearer.get(subject, subject))
 
     def answer(self, question: str) -> str:
+        """The answer in the words of the task; ``UNKNOWN_ANSWER`` if there is none.
+
+        Args:
+          question: of one of the known forms.
+        """
         if where := _WHERE.match(question):
             return self.where(where[1]) or UNKNOWN_ANSWER
         if is_in := _IS_IN.match(question):
@@ -130,9 +265,9 @@ class World:
                 if place == is_in[2]
                 else "no"
             )
-        for pattern, asked in _GIFTS:
+        for pattern, role in _GIFTS:
             if gift := pattern.match(question):
-                return self._gift(gift.groupdict(), asked)
+                return self._gift(gift.groupdict(), role)
         if holds := _HOLDS.match(question):
             things = [t for t, who in self.bearer.items() if who == holds[2]]
             if holds[1]:
@@ -140,91 +275,18 @@ class World:
             return ",".join(things) or "nothing"
         return UNKNOWN_ANSWER
 
-    def _gift(self, known: dict[str, str], asked: str) -> str:
+    def _gift(self, known: dict[str, str], wanted: str) -> str:
         for gift in reversed(self.gifts):
             if all(gift[role] == value for role, value in known.items()):
-                return gift[asked]
+                return gift[wanted]
         return UNKNOWN_ANSWER
 
 
-# An action that ends so is continued by the policy. Half a surrogate pair: no ids
-# decode to it, so nothing that was sampled and is replayed can end so.
-SPEAK = "\ud800"
-
-
-class Reader(Protocol):
-    """How one suite's observations are noted, looked up and answered.
-
-    Texts are observations and notes alike, oldest first: of two that disagree, the
-    later holds.
-    """
-
-    def notes(self, observation: str) -> list[str]:
-        """What an observation tells, a statement each; none for a question."""
-        ...
-
-    def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
-        """What to look up before the answer that is due now; empty where none is.
-
-        due: one is due, whatever the observation says.
-        """
-        ...
-
-    def move(self, goal: str, observation: str) -> str:
-        """The action where no answer is due; "" to pass."""
-        ...
-
-    def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
-        """The action that answers."""
-        ...
-
-
-class PolicyAnswers:
-    """A suite's reader, but for its answers: a policy says them in the context that the
-    rule leaves.
-
-    reader: knows what to note, what to look up and when.
-    """
-
-    def __init__(self, reader: Reader) -> None:
-        self.notes, self.queries, self.move = reader.notes, reader.queries, reader.move
-
-    def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
-        return SPEAK
-
-
-class LedgerReader:
-    """Exact: the newest text about that person and topic."""
-
-    def notes(self, observation: str) -> list[str]:
-        words = observation.split()
-        if len(words) < 3 or words[0] == "what":
-            return []
-        return [f"{words[0]} {words[1]} {words[-1]}"]
-
-    def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
-        words = observation.split()
-        return [f"{words[2]} {words[3]}"] if words[:1] == ["what"] else []
-
-    def move(self, goal: str, observation: str) -> str:
-        return ""
-
-    def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
-        who, topic = observation.split()[2:4]
-        value = UNKNOWN
-        for text in texts:
-            words = text.split()
-            for at in range(len(words) - 2):
-                if words[at : at + 2] == [who, topic]:
-                    rest = [word for word in words[at + 2 : at + 5] if word in VALUES]
-                    value = rest[0] if rest else value
-        return f"<answer> {value}</answer>"
-
-
 class DialogueReader:
-    """``dialogue_expert.read_answer`` over what was said, line by line."""
+    """A ``Reader`` of the suite ``dialogue``: ``read_answer`` over single lines."""
 
     def notes(self, observation: str) -> list[str]:
+        """The lines of a session, each with its date."""
         if observation.startswith(QUESTION):
             return []
         head, *lines = observation.split("\n")
@@ -232,70 +294,65 @@ class DialogueReader:
         return [plain(f"({date}) {line}" if date else line) for line in lines]
 
     def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
+        """The question itself."""
         asks = observation.startswith(QUESTION)
         return [plain(observation.removeprefix(QUESTION))] if asks else []
 
     def move(self, goal: str, observation: str) -> str:
+        """Passes: a session has nothing to act on."""
         return ""
 
     def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
+        """A short answer read off the single lines."""
         notes: list[str] = []
         for text in texts:
-            told = text.startswith(("session ", QUESTION))
-            notes += self.notes(text) if told else [text]
-        # Of equally good notes it takes the first: the newest shall be that.
-        asked = observation.removeprefix(QUESTION)
-        said = read_answer(asked, tuple(notes[::-1]))
-        return f"<act> {plain(said)}</act>"
+            is_observation = text.startswith(("session ", QUESTION))
+            notes += self.notes(text) if is_observation else [text]
+        # Of equally good notes it takes the first, which shall be the newest.
+        question = observation.removeprefix(QUESTION)
+        answer = read_answer(question, tuple(notes[::-1]))
+        return f"<act> {plain(answer)}</act>"
 
 
 class MultiQaReader:
-    """Searches for each question once, then takes a short span of what it read.
+    """A ``Reader`` of the suites ``multi_qa`` and ``factbook``.
 
+    It searches for each question once, then answers with a short span of what it read.
     It passes once before it answers: the passages found last make way for what is
     recalled.
     """
 
     def notes(self, observation: str) -> list[str]:
+        """The passages that a search found."""
         lines = observation.split("\n")[1:]
         return [plain(line[2:]) for line in lines if line.startswith("- ")]
 
     def queries(self, goal: str, observation: str, due: bool = False) -> list[str]:
-        asked = _ASKED.findall(goal)
-        cleared = _done(observation, asked) and "\n- " not in observation
-        return [plain(question) for question in asked] if due or cleared else []
+        """All questions of the goal, once the last search is out of sight."""
+        questions = _ASKED.findall(goal)
+        cleared = _done(observation, questions) and "\n- " not in observation
+        return [plain(question) for question in questions] if due or cleared else []
 
     def move(self, goal: str, observation: str) -> str:
-        asked = _ASKED.findall(goal)
-        if _done(observation, asked):
+        """The next search, or a pass after the last one."""
+        questions = _ASKED.findall(goal)
+        if _done(observation, questions):
             return ""
         count = _SEARCHES.match(observation)
-        return f"<act> search: {plain(asked[int(count[1]) if count else 0])}</act>"
+        return f"<act> search: {plain(questions[int(count[1]) if count else 0])}</act>"
 
     def answer(self, goal: str, observation: str, texts: Sequence[str]) -> str:
-        told = []
+        """A short answer to each question, numbered as the goal has them."""
+        notes = []
         for text in texts:
-            # What the tool says of itself repeats the question and tells nothing.
-            told += self.notes(text) if _SEARCHES.match(text) else [text]
-        sentences = [s for note in told for s in re.split(r"(?<=[.!?])\s+", note)]
+            # Of an observation only the passages count: its head repeats the question.
+            notes += self.notes(text) if _SEARCHES.match(text) else [text]
+        sentences = [s for note in notes for s in re.split(r"(?<=[.!?])\s+", note)]
         answers = [_span(question, sentences) for question in _ASKED.findall(goal)]
         return f"<answer> {plain(join_answers(answers))}</answer>"
 
 
-_ASKED = re.compile(r"^\d+: (.*)$", re.MULTILINE)
-_SEARCHES = re.compile(r"searches (\d+)")
-_NAME = re.compile(r"[A-Z0-9][\w.,'-]*(?: (?:of|the|de|and|[A-Z0-9][\w.,'-]*))*")
-_YEAR = re.compile(r"\b[12]\d{3}\b")
-_WHEN = re.compile(r"\b(?:when|year)\b", re.IGNORECASE)
-_VERDICT = re.compile(r"(?:is|are|was|were|do|does|did|has|have|can)\b", re.IGNORECASE)
-_WORD = re.compile(r"\w+")
-_COMMON = frozenset(
-    (
-        *("a", "an", "the", "and", "or", "of", "to", "in", "on", "at", "for", "with"),
-        *("is", "was", "were", "are", "be", "what", "when", "where", "which", "who"),
-        *("that", "this", "it", "its", "as", "by", "from", "how", "many", "did", "do"),
-    )
-)
+# The reader of each suite that has one, by ``env.name``.
 READERS = {
     "ledger": LedgerReader,
     "babi": BabiReader,
@@ -306,18 +363,25 @@ READERS = {
 
 
 def plain(text: str) -> str:
-    """Text of one line that holds no tag of the action grammar."""
+    """The text on one line and without any tag of the action grammar.
+
+    Args:
+      text: of a note, question or answer.
+    """
     return " ".join(text.replace("<", "(").replace(">", ")").split())
 
 
-def _done(observation: str, asked: Sequence[str]) -> bool:
+def _done(observation: str, questions: Sequence[str]) -> bool:
     count = _SEARCHES.match(observation)
-    return count is not None and int(count[1]) >= len(asked)
+    return count is not None and int(count[1]) >= len(questions)
 
 
 def _span(question: str, sentences: Sequence[str]) -> str:
-    """A short answer: of the names and numbers that the question lacks, the one whose
-    sentences share most words with it; a year where it asks for one."""
+    """A short answer to a question.
+
+    Of the names and numbers that the question lacks, it is the one whose sentences
+    share most words with the question; it is a year if the question asks for one.
+    """
     wanted = _words(question)
     shared = [len(wanted & _words(sentence)) for sentence in sentences]
     if not shared or not max(shared):
@@ -327,9 +391,10 @@ def _span(question: str, sentences: Sequence[str]) -> str:
     pattern = _YEAR if _WHEN.search(question) else _NAME
     weights: dict[str, int] = {}
     for sentence, count in zip(sentences, shared, strict=True):
-        found = {match[0].rstrip(".,") for match in pattern.finditer(sentence)}
-        for name in sorted(found):
+        names = {match[0].rstrip(".,") for match in pattern.finditer(sentence)}
+        for name in sorted(names):
             if _words(name) - wanted:
+                # Squared: one sentence with two words of it outweighs two with one.
                 weights[name] = weights.get(name, 0) + count * count
     return max(weights, key=lambda name: weights[name], default=UNKNOWN)
 

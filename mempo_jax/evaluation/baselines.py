@@ -1,21 +1,21 @@
 """Memory by rule: what a trained policy has to beat, in the same harness.
 
 A rule decides what is written and recalled, a ``Reader`` what is answered; both see
-only what stands in the context. A rule is made anew for each trajectory.
+only what is in the context. A rule is made anew for each trajectory, and ``run_rule``
+runs it through an episode and counts tokens as if a policy had sampled its actions.
 
 ``full_history``   everything stays in the context; no memory. What remembering all
                    would score, and cost in tokens.
 ``no_memory``      the last turns that fit into the run's context; no memory.
 ``rag``            every statement is written; the best are recalled before an answer.
 ``rag_unlimited``  the same with a bank without a cap.
-``paging``         turns are appended; above 80 % of the context what stands there is
-                   written, a memory a statement as far as one turn may write so many;
-                   recalled before an answer (after MemGPT, Packer et al. 2023).
+``paging``         turns are appended; above 80 % of the context its statements are
+                   written, each as a memory as far as one turn may write that many;
+                   the best are recalled before an answer (after MemGPT, Packer et al.
+                   2023).
 ``paging_joined``  the same with a memory a page: its statements joined.
 ``rolling``        one block, rewritten each turn: the newest statements that fit into
                    half of the context (after MemAgent, Yu et al. 2025).
-
-Runs a rule through an episode, and counts tokens as if a policy had said it.
 """
 
 from __future__ import annotations
@@ -38,22 +38,29 @@ from mempo_jax.rollout.time_limits import call_with_limit
 from mempo_jax.rollout.trajectory import Trajectory
 
 UNBOUNDED = 10**9  # tokens
-WINDOW_TURNS = 8  # of no_memory, at most
-PAGE_AT = 0.8  # of the context
-BLOCK_SHARE = 0.5  # of the context
-NOTE_SHARE = 0.25  # of the context; a longer note is cut
+WINDOW_TURNS = 8  # that no_memory keeps, or the run's own if it keeps more
+PAGE_AT = 0.8  # share of the context above which ``paging`` writes
+BLOCK_SHARE = 0.5  # of the context; the block of ``rolling``
+NOTE_SHARE = 0.25  # of the context; a longer note is cut, so that several fit
 FRAME, LINE = 24, 4  # tokens around what is shown, and around a recalled entry
-JOIN = " ; "
+JOIN = " ; "  # between notes that share an entry
 
 
 @dataclasses.dataclass(frozen=True)
 class TurnView:
     """What a rule and its reader may look at in one turn.
 
-    first: the observation is new; else the turn before it recalled. fresh: the context
-    was rebuilt. recalls: made at this observation. texts: observations that stand in
-    the context, behind what was recalled at this one, oldest first. filled: tokens of
-    the context, and grown: those of this turn, as shares of the limit.
+    Attributes:
+      goal: of the task.
+      observation: the latest.
+      index: of the observation, from 0.
+      first: the observation is new; otherwise the turn before this one recalled.
+      fresh: the context was rebuilt.
+      recalls: number made at this observation.
+      texts: what was recalled at this observation, then the observations in the
+        context, oldest first.
+      filled: tokens of the context, as a share of the limit.
+      grown: those that this turn added, likewise.
     """
 
     goal: str
@@ -68,26 +75,30 @@ class TurnView:
 
 
 class Note(NamedTuple):
-    """A statement, and the indices of the observations that told it."""
+    """A statement, and the indices of the observations that it is from."""
 
     text: str
-    told: frozenset[int]
+    observations: frozenset[int]
 
 
 class Action(NamedTuple):
-    """What is said in a turn, and what its writes tell of, in order."""
+    """The text of a turn, and the observations of each of its writes, in order."""
 
     text: str
-    told: tuple[frozenset[int], ...] = ()
+    observations: tuple[frozenset[int], ...] = ()
 
 
 class Rule:
-    """Writes what ``kept`` gives, recalls where ``recalls``, then acts or answers.
+    """Writes ``notes_to_write``, recalls if ``recalls``, then acts or answers.
 
-    count_tokens: of a text.
+    Args:
+      reader: notes, looks up and answers.
+      limits: of the bank.
+      context: rule and limits of the context.
+      count_tokens: number of tokens of a text.
     """
 
-    recalls = False
+    recalls = False  # whether an answer is preceded by recalls
 
     def __init__(
         self,
@@ -101,14 +112,24 @@ class Rule:
         self._longest = 1  # tokens of a note so far
 
     def act(self, seen: TurnView) -> Action:
-        due = self._reader.queries(seen.goal, seen.observation)
-        kept = self._joined(self.kept(seen), bool(due)) if seen.first else []
-        said = "".join(f"<mem_write> {note.text}</mem_write>" for note in kept)
-        told = tuple(note.told for note in kept)
-        return Action(said + self.behind(seen, due), told)
+        """The action of a turn.
 
-    def behind(self, seen: TurnView, due: Sequence[str]) -> str:
-        """What stands behind the writes: a recall, an answer or a move."""
+        Args:
+          seen: of this turn.
+        """
+        due = self._reader.queries(seen.goal, seen.observation)
+        notes = self._joined(self.notes_to_write(seen), bool(due)) if seen.first else []
+        writes = "".join(f"<mem_write> {note.text}</mem_write>" for note in notes)
+        observations = tuple(note.observations for note in notes)
+        return Action(writes + self.after_writes(seen, due), observations)
+
+    def after_writes(self, seen: TurnView, due: Sequence[str]) -> str:
+        """What follows the writes of a turn: a recall, an answer or a move.
+
+        Args:
+          seen: of this turn.
+          due: what to look up before an answer; empty if no answer is due.
+        """
         if not due:
             return self._reader.move(seen.goal, seen.observation)
         if self.recalls and seen.recalls < len(due):
@@ -125,17 +146,23 @@ class Rule:
         most = room // queries // (self._longest + LINE)
         return min(max(most, 1), self._limits.retrieval_top_k)
 
-    def kept(self, seen: TurnView) -> list[Note]:
-        """What to write at a new observation."""
+    def notes_to_write(self, seen: TurnView) -> list[Note]:
+        """What to write at a new observation; nothing, unless a rule has a memory.
+
+        Args:
+          seen: of this turn.
+        """
         return []
 
     def _noted(self, seen: TurnView) -> list[Note]:
-        told = frozenset({seen.index})
-        return [Note(text, told) for text in self._reader.notes(seen.observation)]
+        source = frozenset({seen.index})
+        return [Note(text, source) for text in self._reader.notes(seen.observation)]
 
     def _joined(self, notes: list[Note], recalls: bool) -> list[Note]:
-        """At most as many as a turn may write, beside its recall or act; neighbours
-        share one."""
+        """As many notes as a turn may write beside its recall or act.
+
+        If there are more, neighbours are joined.
+        """
         most = max(1, self._limits.max_ops_per_turn - 1)
         size = max(-(-len(notes) // most), 1)
         groups = [notes[i : i + size] for i in range(0, len(notes), size)]
@@ -143,31 +170,37 @@ class Rule:
 
     def _one(self, notes: Sequence[Note]) -> Note:
         text = JOIN.join(plain(note.text) for note in notes)
-        told = frozenset().union(*(note.told for note in notes))
+        sources = frozenset().union(*(note.observations for note in notes))
         text = text[: self._limits.max_entry_chars]
         most = int(NOTE_SHARE * self.context.max_context_tokens)
         while (tokens := self._count(text)) > most:  # several shall fit when recalled
             text = text[: min(len(text) * most // tokens, len(text) - 1)]
         self._longest = max(self._longest, tokens)
-        return Note(text.strip(), told)
+        return Note(text.strip(), sources)
 
 
 class Rag(Rule):
+    """Writes every statement; ``rag`` and ``rag_unlimited``."""
+
     recalls = True
 
-    def kept(self, seen: TurnView) -> list[Note]:
+    def notes_to_write(self, seen: TurnView) -> list[Note]:
+        """Each statement of the observation."""
         return self._noted(seen)
 
 
 class Paging(Rule):
+    """Writes the statements in the context when it fills up; ``paging``."""
+
     recalls = True
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
         self._unwritten: list[Note] = []
-        self._most = 0.0  # that one turn has added so far
+        self._most = 0.0  # largest share that one turn has added so far
 
-    def kept(self, seen: TurnView) -> list[Note]:
+    def notes_to_write(self, seen: TurnView) -> list[Note]:
+        """Nothing until the context is nearly full, then all that is unwritten."""
         if seen.fresh:
             self._unwritten = []  # what has left the context cannot be written
         self._unwritten += self._noted(seen)
@@ -179,33 +212,42 @@ class Paging(Rule):
 
 
 class PagingJoined(Paging):
-    def kept(self, seen: TurnView) -> list[Note]:
-        page = super().kept(seen)
+    """Writes a page as one memory; ``paging_joined``."""
+
+    def notes_to_write(self, seen: TurnView) -> list[Note]:
+        """As ``Paging``, joined into one note."""
+        page = super().notes_to_write(seen)
         return [self._one(page)] if page else []
 
 
 class Rolling(Rule):
+    """Keeps the newest statements in a block of the context; ``rolling``."""
+
     def __init__(self, *args) -> None:
         super().__init__(*args)
         self._block: list[str] = []
         self._room = int(BLOCK_SHARE * self.context.max_context_tokens)
 
     def act(self, seen: TurnView) -> Action:
+        """Adds new statements to the block, drops the oldest that do not fit."""
         new = self._reader.notes(seen.observation)
         self._block += [plain(text) for text in new]
         while self._block and self._count(JOIN.join(self._block)) > self._room:
             self._block.pop(0)
         due = self._reader.queries(seen.goal, seen.observation)
-        held = dataclasses.replace(seen, texts=(*self._block, *seen.texts))
+        with_block = dataclasses.replace(seen, texts=(*self._block, *seen.texts))
         block = f"<{BLOCK}> {JOIN.join(self._block)}</{BLOCK}>" if new else ""
-        return Action(block + self.behind(held, due))
+        return Action(block + self.after_writes(with_block, due))
 
 
 class Replay(Rule):
-    """What a policy wrote, action by action; answers are looked up and read by script.
+    """Writes what a policy wrote; answers are looked up and read by script.
 
-    That tells what its memory is worth apart from how it reads. actions: of one of its
-    trajectories, by observation; behind an answer that was due nothing is replayed.
+    That shows what the policy's memory is worth, apart from how well it reads.
+
+    Args:
+      actions: of one of the policy's trajectories, by observation. Those after an
+        answer that was due are not replayed.
     """
 
     recalls = True
@@ -216,6 +258,7 @@ class Replay(Rule):
         self._last = False  # the policy ended the task at this observation
 
     def act(self, seen: TurnView) -> Action:
+        """The next recorded action; once an answer is due, writes and the answer."""
         recorded = self._actions.get(seen.index, [])
         self._last |= any("<answer" in text for text in recorded)
         due = self._reader.queries(seen.goal, seen.observation, self._last)
@@ -223,7 +266,7 @@ class Replay(Rule):
             return Action(recorded.pop(0) if recorded else "")
         writes = "".join(map(_writes, recorded))
         recorded.clear()
-        return Action(writes + self.behind(seen, due))
+        return Action(writes + self.after_writes(seen, due))
 
 
 def _writes(action: str) -> str:
@@ -244,7 +287,12 @@ RULES: dict[str, type[Rule]] = {
 
 
 def context_of(name: str, context: ContextConfig) -> ContextConfig:
-    """The context rule of a baseline, within the limits of the run's own."""
+    """The context rule of a baseline, within the limits of the run's own.
+
+    Args:
+      name: one of ``RULES``.
+      context: of the run.
+    """
     changes = {
         "full_history": {"rule": "append", "max_context_tokens": UNBOUNDED},
         "no_memory": {
@@ -256,22 +304,29 @@ def context_of(name: str, context: ContextConfig) -> ContextConfig:
         "rolling": {"rule": "rolling"},
     }
     changed = changes.get(name, {"rule": "window"})
-    # Nobody has to remind a rule, and none looks at titles.
+    # A rule needs no reminder, and none looks at titles.
     quiet = {"write_reminder_every": 0, "summary_titles": 0}
     return dataclasses.replace(context, **quiet, **changed)
 
 
 def bank_of(name: str, config: BankConfig) -> BankConfig:
-    """The bank of a baseline: the run's own, but where its name says otherwise."""
+    """The bank of a baseline: the run's own, without its cap if the name says so.
+
+    Args:
+      name: one of ``RULES``.
+      config: of the run.
+    """
     return dataclasses.replace(config, capacity=0) if "unlimited" in name else config
 
 
 @dataclasses.dataclass(frozen=True)
 class ToldTrajectory:
-    """A trajectory, and which observations each of its writes tells of.
+    """A trajectory, and which observations each of its writes is about.
 
-    writes: in the order of the log; None where a write tells of the observation that
-    it was made on, as a policy's do.
+    Attributes:
+      trajectory: of a rule or a policy.
+      writes: in the order of the log; None if each write is about the observation that
+        it was made on, as a policy's are.
     """
 
     trajectory: Trajectory
@@ -294,16 +349,22 @@ def run_rule(
     The tokens of its actions are those of their texts; the limits of sampling
     (``sampling.max_new_tokens``) do not bind it.
 
-    limit_s: seconds for each call of the environment; a fault costs the trajectory.
-    speak: (context ids, turn) -> what the policy says there, for readers that let it
-      answer; None where it cannot read so much, and the trajectory ends as OVERFLOW;
-      a SamplingFault costs it.
+    Args:
+      task: of the episode.
+      make_episode: starts it.
+      make_rule: makes the rule for this trajectory alone.
+      tokenizer: counts tokens; the trained policy's, so that costs compare.
+      limit_s: seconds for each call of the environment; after a fault of the
+        environment the trajectory has failed.
+      speak: (context ids, turn) -> token ids of the policy, for readers that let it
+        answer. None instead of ids means that the context is too long: the trajectory
+        ends as OVERFLOW. After a SamplingFault it has failed.
     """
     [episode] = call_with_limit([make_episode], limit_s)
     if isinstance(episode, Exception):
         return ToldTrajectory(failed(task, 0, fault(episode)))
-    builder, rule, standing = SegmentBuilder(tokenizer), make_rule(), _Standing(episode)
-    told: list[frozenset[int]] = []
+    builder, rule, context = SegmentBuilder(tokenizer), make_rule(), _Context(episode)
+    sources: list[frozenset[int]] = []
     failure = None
     while not episode.done and failure is None:
         view = episode.observe(builder.measure)
@@ -313,33 +374,33 @@ def run_rule(
         old = 0 if view.fresh else len(before)
         size = len(builder.show(view, episode.turn))
         limit = rule.context.max_context_tokens
-        seen = standing.seen(view, size / limit, (size - old) / limit)
+        seen = context.seen(view, size / limit, (size - old) / limit)
         action = rule.act(seen)
         try:
-            said = _said(action.text, builder, tokenizer, episode.turn, speak)
+            spoken = _spoken(action.text, builder, tokenizer, episode.turn, speak)
         except SamplingFault as error:
             failure = fault(error)
             break
-        if said is None:
+        if spoken is None:
             episode.status = EpisodeStatus.OVERFLOW
             break
-        failure = _turn(episode, builder, said, limit_s)
-        told += action.told
-        if action.text.endswith(SPEAK):  # it may have written, too
+        failure = _turn(episode, builder, spoken, limit_s)
+        sources += action.observations
+        if action.text.endswith(SPEAK):  # the policy may have written, too
             writes = sum(record.kind == "write" for record in episode.bank.log)
-            told += [frozenset({seen.index})] * (writes - len(told))
-    made = finished(task, 0, episode, builder, failure, limit_s)
-    return ToldTrajectory(made, tuple(told) if told else None)
+            sources += [frozenset({seen.index})] * (writes - len(sources))
+    trajectory = finished(task, 0, episode, builder, failure, limit_s)
+    return ToldTrajectory(trajectory, tuple(sources) if sources else None)
 
 
-def _said(
+def _spoken(
     text: str,
     builder: SegmentBuilder,
     tokenizer: Tokenizer,
     turn: int,
     speak: Speak | None,
 ) -> tuple[str, list[int]] | None:
-    """An action and its ids, of which a policy may say the end."""
+    """An action and its ids; if the text ends in SPEAK, a policy continues it."""
     text, asks = text.removesuffix(SPEAK), text.endswith(SPEAK)
     ids = [*tokenizer.encode(text)]
     if asks:
@@ -359,23 +420,23 @@ def _said(
 def _turn(
     episode: Episode,
     builder: SegmentBuilder,
-    said: tuple[str, list[int]],
+    spoken: tuple[str, list[int]],
     limit_s: float,
 ) -> str | None:
-    """One action; what went wrong, if anything."""
-    text, ids = said
+    """Takes one action; returns what went wrong, if anything."""
+    text, ids = spoken
     builder.acted(ids, np.zeros(len(ids)), episode.turn)
     episode.decide(text)
     [result] = call_with_limit([episode.advance], limit_s)
     return fault(result) if isinstance(result, Exception) else None
 
 
-class _Standing:
-    """Which observations stand in the context, and what was recalled."""
+class _Context:
+    """Follows which observations are in the context, and what was recalled."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
-        self._told: dict[int, str] = {}  # by turn: an observation that was new in it
+        self._new: dict[int, str] = {}  # by turn: an observation that was new in it
         self._texts: list[str] = []
         self._index = -1
 
@@ -383,11 +444,11 @@ class _Standing:
         episode, situation = self._episode, self._episode.situation()
         first = not situation.queries  # a recall does not move the environment
         if first:
-            self._told[episode.turn] = situation.observation
+            self._new[episode.turn] = situation.observation
             self._index += 1
         if view.fresh:
             turns = [turn for _, turn in view.history]
-            past = [self._told[turn] for turn in turns if turn in self._told]
+            past = [self._new[turn] for turn in turns if turn in self._new]
             self._texts = [*past, situation.observation]
         elif first:
             self._texts.append(situation.observation)

@@ -37,18 +37,57 @@ from mempo_jax.settings import ConfigError, nearest
 MODELS = ("cold_start", "trained")
 READ_BY_SCRIPT = "trained_read_by_script"  # its memory, with the rules' reader
 DECODINGS = ("sampled", "greedy")
-WHO_READS = ("script", "policy")  # who answers for the rules
+WHO_READS = ("script", "policy")  # answers for the rules: a script, or the policy
 NAMES = (*baselines.RULES, *MODELS, READ_BY_SCRIPT)
 
 
-def names_of(said: str) -> list[str]:
-    """The policies that ``a,b`` or ``all`` names, "trained" always among them.
+def compare(
+    place: RunDir,
+    settings: RunConfig,
+    wanted: str,
+    tasks: int,
+    progress: Progress = no_progress,
+    *,
+    reads: str = "script",
+    on_row: Callable[[Sequence[Row]], None] = lambda rows: None,
+) -> tuple[list[Row], dict[str, str]]:
+    """Compares policies and rules on the same tasks.
+
+    Args:
+      place: directory of a finished run.
+      settings: of the run.
+      wanted: names of ``NAMES``, joined by commas, or "all".
+      tasks: number of held-out tasks.
+      progress: of each row.
+      reads: what answers for the rules, see ``Comparison``.
+      on_row: gets the rows so far whenever there is one more.
+
+    Returns:
+      The rows, and by name why others that were wanted are missing.
 
     Raises:
-      ConfigError: one that there is not, with the nearest that there is.
+      ConfigError: a name is unknown, or the run's parts cannot be made.
     """
-    said_names = [name.strip() for name in said.split(",") if name.strip()]
-    wanted = set(NAMES if said_names == ["all"] else said_names)
+    names = names_of(wanted)
+    comparison = Comparison(place, settings, tasks, progress, reads)
+    rows: list[Row] = []
+    for new_row in comparison.rows(names):
+        rows.append(new_row)
+        on_row(rows)
+    return rows, comparison.missing(names)
+
+
+def names_of(text: str) -> list[str]:
+    """The policies of a list such as ``a,b`` or ``all``; "trained" is always added.
+
+    Args:
+      text: names of ``NAMES``, joined by commas, or "all".
+
+    Raises:
+      ConfigError: a name is unknown; the error has the nearest that there is.
+    """
+    listed = [name.strip() for name in text.split(",") if name.strip()]
+    wanted = set(NAMES if listed == ["all"] else listed)
     for name in sorted(wanted - set(NAMES)):
         near = nearest(name, NAMES)
         hint = f"; the nearest is {near}" if near else ""
@@ -61,10 +100,15 @@ def names_of(said: str) -> list[str]:
 class Comparison:
     """Makes the rows of a finished run, one policy after the other.
 
-    reads: who answers for the rules, "script" or "policy", the trained one.
+    Args:
+      place: directory of the run.
+      settings: of the run.
+      tasks: number of held-out tasks.
+      progress: of each row.
+      reads: what answers for the rules: "script", or "policy", the trained one.
 
     Raises:
-      ConfigError: what the config names cannot be had.
+      ConfigError: the run's parts cannot be made from its config.
     """
 
     def __init__(
@@ -82,7 +126,7 @@ class Comparison:
         self._tasks = held_out_tasks(self.suite, self._settings)
         self._mesh = make_run_mesh(settings)
         if reads == "policy" and self._mesh.size == 1:
-            # One answer at a time: not all slots shall be computed for it.
+            # Answers come one at a time: without it all slots would be computed.
             engine = dataclasses.replace(settings.engine, row_buckets=(1,))
             self._settings = dataclasses.replace(self._settings, engine=engine)
         self._policy = load_policy(str(place.policy), settings, self._mesh)
@@ -100,7 +144,11 @@ class Comparison:
         return make_collector(self._policy, self.suite, self._settings, self._mesh)
 
     def rows(self, names: Sequence[str]) -> Iterator[Row]:
-        """A row for each of ``names`` that can be had here; see ``missing``."""
+        """A row for each policy that this run allows for; see ``missing``.
+
+        Args:
+          names: of ``NAMES``.
+        """
         lacking = self.missing(names)
         for name in names:
             if name in lacking:
@@ -111,7 +159,11 @@ class Comparison:
                 yield self._scripted(name)
 
     def missing(self, names: Sequence[str]) -> dict[str, str]:
-        """Why some of ``names`` cannot be had."""
+        """Why some of the policies have no row, by name.
+
+        Args:
+          names: of ``NAMES``.
+        """
         why = {}
         for name in names:
             if name not in MODELS and self._reader is None:
@@ -125,12 +177,14 @@ class Comparison:
         return why
 
     def _model(self, name: str) -> Row:
-        made = self._sampled(name, self._params_of(name))
+        sampled = self._sampled(name, self._params_of(name))
         if name == "trained":
-            self._trained = made
-        told = {how: [ToldTrajectory(t) for t in each] for how, each in made.items()}
-        figures = row(name, told["sampled"], told["greedy"])
-        return _with_categories(figures, told["sampled"])
+            self._trained = sampled  # ``trained_read_by_script`` replays them
+        by_decoding = {
+            how: [ToldTrajectory(t) for t in each] for how, each in sampled.items()
+        }
+        figures = row(name, by_decoding["sampled"], by_decoding["greedy"])
+        return _with_categories(figures, by_decoding["sampled"])
 
     def _params_of(self, name: str) -> Any:
         if name == "trained":
@@ -153,8 +207,7 @@ class Comparison:
         }
 
     def _scripted(self, name: str) -> Row:
-        """A row of a rule; of what the trained policy wrote, a rule's own reader
-        answering, once for each decoding."""
+        """The row of a rule, or of what the trained policy wrote in each decoding."""
         recorded: dict[str, Any] = dict.fromkeys(DECODINGS, [None] * len(self._tasks))
         if name == READ_BY_SCRIPT:
             if not self._trained:
@@ -162,8 +215,8 @@ class Comparison:
             for how in DECODINGS:
                 recorded[how] = [self._actions(t) for t in self._trained[how]]
         elif self._reads == "script":
-            made = self._runs(name, recorded["greedy"])
-            return _with_categories(row(name, made), made)
+            runs = self._runs(name, recorded["greedy"])
+            return _with_categories(row(name, runs), runs)
         sampled, greedy = (self._runs(name, recorded[how], how) for how in DECODINGS)
         return _with_categories(row(name, sampled, greedy), sampled)
 
@@ -173,17 +226,18 @@ class Comparison:
         recorded: Sequence[Mapping[int, list[str]] | None],
         how: str = "greedy",
     ) -> list[ToldTrajectory]:
-        made: list[ToldTrajectory] = []
+        runs: list[ToldTrajectory] = []
         if self._reads == "policy":
             self._rollouts[0].set_params(self._policy.params)
         self._progress(name, 0, len(self._tasks), {})
         for task, actions in zip(self._tasks, recorded, strict=True):
             with warnings.catch_warnings():
-                # Who writes everything merges much; nothing is to be tuned there.
+                # A bank that everything is written to merges often and warns of it;
+                # here there is nothing to tune.
                 warnings.simplefilter("ignore", UserWarning)
-                made.append(self._one(name, task, actions, how))
-            self._progress(name, len(made), len(self._tasks), {})
-        return made
+                runs.append(self._one(name, task, actions, how))
+            self._progress(name, len(runs), len(self._tasks), {})
+        return runs
 
     def _one(
         self, name: str, task: Task, actions: Mapping[int, list[str]] | None, how: str
@@ -210,70 +264,48 @@ class Comparison:
     def _speak(
         self, task: Task, how: str, context: list[int], turn: int
     ) -> list[int] | None:
-        """What the trained policy says here; None where its engine has no room."""
+        """The trained policy's tokens here; None if they might exceed its engine."""
         s = self._settings
         decoding = s.sampling.greedy if how == "greedy" else s.sampling
         if len(context) + decoding.max_new_tokens > s.max_segment_tokens:
             return None
+        # The key of the policy's own evaluation, so that both draw the same.
         key = Job(task, 0, s.seed, "evaluate", 0).turn_key(turn)
         request = Request(0, context, key, decoding.max_new_tokens)
-        [made] = self._rollouts[0].generate(
+        [generation] = self._rollouts[0].generate(
             [request],
             temperature=decoding.temperature,
             top_p=decoding.top_p,
             top_k=decoding.top_k,
         )
-        return made.tokens
+        return generation.tokens
 
     def _episode(self, name: str, task: Task, context: Any, bank: BankConfig) -> Any:
         s = self._settings
         advice = memory_models.without_policy(s).callables
-        held = Bank(bank, self._embedder, f"{name}-{task.id}", **advice)
+        new_bank = Bank(bank, self._embedder, f"{name}-{task.id}", **advice)
         env = self.suite.make(task)
+        # Without a cap there is nothing to measure the size of a bank against.
         weights = dataclasses.replace(s.reward, efficiency_size=0.0)
-        return Episode(env, task, held, s.sampling.max_turns, context, weights)
+        return Episode(env, task, new_bank, s.sampling.max_turns, context, weights)
 
     def _actions(self, trajectory: Trajectory) -> dict[int, list[str]]:
-        """What a policy said, by observation, without its stop tokens."""
+        """The texts of a policy's turns, by observation, without stop tokens."""
         tokenizer = self._policy.tokenizer
         stops = [tokenizer.decode([number]) for number in tokenizer.stop_ids]
-        said: dict[int, list[str]] = {}
+        actions: dict[int, list[str]] = {}
         pairs = zip(trajectory.turn_observation, trajectory.actions, strict=True)
         for observation, text in pairs:
             for stop in stops:
                 text = text.removesuffix(stop)
-            said.setdefault(observation, []).append(text)
-        return said
+            actions.setdefault(observation, []).append(text)
+        return actions
 
 
 def _count(tokenizer: Tokenizer, text: str) -> int:
     return len(tokenizer.encode(text))
 
 
-def _with_categories(figures: Row, made: Sequence[ToldTrajectory]) -> Row:
-    categories = by_category([each.trajectory for each in made])
+def _with_categories(figures: Row, runs: Sequence[ToldTrajectory]) -> Row:
+    categories = by_category([each.trajectory for each in runs])
     return figures | ({"categories": categories} if categories else {})
-
-
-def compare(
-    place: RunDir,
-    settings: RunConfig,
-    said: str,
-    tasks: int,
-    progress: Progress = no_progress,
-    *,
-    reads: str = "script",
-    on_row: Callable[[Sequence[Row]], None] = lambda rows: None,
-) -> tuple[list[Row], dict[str, str]]:
-    """Rows of the policies that ``said`` names, and why others of them are lacking.
-
-    reads: who answers for the rules, see ``Comparison``. on_row: told the rows so far
-    whenever there is one more.
-    """
-    names = names_of(said)
-    comparison = Comparison(place, settings, tasks, progress, reads)
-    rows: list[Row] = []
-    for made in comparison.rows(names):
-        rows.append(made)
-        on_row(rows)
-    return rows, comparison.missing(names)

@@ -14,15 +14,25 @@ from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.trajectory import Trajectory
 
+# Called with a stage, how many are done, of how many, and the figures so far.
 Progress = Callable[[str, int, int, dict[str, Any]], None]
 
 
 def no_progress(stage: str, done: int, total: int, figures: dict[str, Any]) -> None:
-    """A Progress that shows nothing."""
+    """A ``Progress`` that shows nothing.
+
+    Args:
+      stage, done, total, figures: ignored.
+    """
 
 
 def held_out_tasks(suite: TaskSuite, settings: RunConfig) -> list[Task]:
-    """The first ``train.eval_tasks`` test tasks, or as many as there are."""
+    """The first ``train.eval_tasks`` test tasks, or as many as there are.
+
+    Args:
+      suite: has the tasks.
+      settings: of the run.
+    """
     wanted, size = settings.train.eval_tasks, suite.size("test")
     count = wanted if size is None else min(wanted, size)
     return [suite.task("test", index) for index in range(count)]
@@ -39,11 +49,20 @@ def run_held_out(
     stage: str,
     progress: Progress = no_progress,
 ) -> list[Trajectory]:
-    """One trajectory of each of the held-out tasks, each run by one of the processes.
+    """Runs each of the held-out tasks once; each process runs its share.
 
     Args:
-      params: on the devices of this process; see ``placing.to_local``.
+      engine: samples.
+      collector: drives the engine.
+      suite: has the tasks.
+      settings: of the run.
+      params: on the devices of this process; see ``placement.to_local``.
+      greedy: the likeliest token always; otherwise drawn as in training.
+      stage: what ``progress`` calls it.
       progress: of this process's share.
+
+    Returns:
+      The trajectories of all processes, in the order of the tasks.
     """
     engine.set_params(params)
     tasks = hosts.share(held_out_tasks(suite, settings))
@@ -58,9 +77,9 @@ def run_held_out(
             success = round(sum(scores) / len(scores), 3)
             progress(stage, len(scores), count, {"success": success})
 
-    how = settings.sampling.greedy if greedy else settings.sampling
-    made = hosts.gather(lambda: collector.run(jobs, how, on_done))
-    return list(itertools.chain.from_iterable(made))
+    decoding = settings.sampling.greedy if greedy else settings.sampling
+    by_process = hosts.gather(lambda: collector.run(jobs, decoding, on_done))
+    return list(itertools.chain.from_iterable(by_process))
 
 
 def evaluate(
@@ -73,8 +92,18 @@ def evaluate(
     name: str,
     progress: Progress = no_progress,
 ) -> tuple[dict[str, Any], dict[str, list[Trajectory]]]:
-    """Summary figures of a policy, and its trajectories by decoding."""
-    made = {
+    """Evaluates one policy, sampled and greedy.
+
+    Args:
+      engine, collector, suite, settings, params: as for ``run_held_out``.
+      name: of the policy, for ``progress``.
+      progress: of this process's share.
+
+    Returns:
+      The figures of ``summarise``, with "categories" if the tasks have any; and the
+      trajectories, under "sampled" and "greedy".
+    """
+    trajectories = {
         how: run_held_out(
             engine,
             collector,
@@ -87,8 +116,8 @@ def evaluate(
         )
         for how in ("sampled", "greedy")
     }
-    figures: dict[str, Any] = summarise(made["sampled"], made["greedy"])
-    by_decoding = {how: by_category(made[how]) for how in made}
+    figures: dict[str, Any] = summarise(trajectories["sampled"], trajectories["greedy"])
+    by_decoding = {how: by_category(trajectories[how]) for how in trajectories}
     if any(by_decoding.values()):
         figures["categories"] = by_decoding
-    return figures, made
+    return figures, trajectories

@@ -1,7 +1,7 @@
 """Pictures of a comparison and of a run; they need matplotlib (extra [plots]).
 
-What ends in ``_figure`` returns a matplotlib figure, which a notebook shows inline;
-what begins with ``plot_`` writes one to a file.
+Functions whose name ends in ``_figure`` return a matplotlib figure, which a notebook
+shows inline; those whose name begins with ``plot_`` write one to a file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ COSTS = {
     "tokens_peak": "tokens in the longest turn",
     "tokens_total": "tokens fed in a task",
 }
-LEARNT = ("trained", "trained_read_by_script")
-# The curves of a run: by panel, the metrics in it and how the legend calls them.
+LEARNT = ("trained", "trained_read_by_script")  # drawn to stand out from the rules
+# The curves of a run: for each panel its metrics, with their names in the legend.
 PANELS = {
     "success in training": {"success": "success", "reward": "reward"},
     "what it writes": {
@@ -39,23 +39,33 @@ PANELS = {
     "KL to the initial policy, nats": {"kl": "KL"},
     "entropy of a token, nats": {"entropy": "entropy"},
 }
-COLUMNS = 3
+COLUMNS = 3  # panels side by side
 SMOOTHED = 5  # steps of the running mean
-MARKS = "osD^vP*X"
+MARKS = "osD^vP*X"  # of matplotlib, one a policy
 DASHES = ("-", "--", "-.", ":")  # so that a curve that covers another shows it
 
 
 def plot_rows(file: pathlib.Path, rows: Sequence[Row], title: str) -> None:
     """Writes ``rows_figure``.
 
+    Args:
+      file: to write, of a format that matplotlib knows by its ending.
+      rows: one a policy.
+      title: of the picture.
+
     Raises:
-      ImportError: matplotlib is not installed. OSError: the file cannot be written.
+      ImportError: matplotlib is not installed.
+      OSError: the file cannot be written.
     """
     _save(rows_figure(rows, title), file)
 
 
 def rows_figure(rows: Sequence[Row], title: str) -> Any:
-    """Success against cost in tokens, a point a policy with 95 % intervals.
+    """Success against cost in tokens: one point a policy, with its 95 % interval.
+
+    Args:
+      rows: one a policy.
+      title: of the picture.
 
     Raises:
       ImportError: matplotlib is not installed.
@@ -78,21 +88,32 @@ def rows_figure(rows: Sequence[Row], title: str) -> Any:
 def plot_curves(
     file: pathlib.Path, steps: Sequence[Mapping[str, Any]], title: str
 ) -> None:
-    """Writes ``curves_figure``; raises as ``plot_rows``, and as that."""
+    """Writes ``curves_figure``.
+
+    Args:
+      file: as for ``plot_rows``.
+      steps, title: as for ``curves_figure``.
+
+    Raises:
+      ImportError, OSError: as ``plot_rows``.
+      ValueError: nothing was measured.
+    """
     _save(curves_figure(steps, title), file)
 
 
 def curves_figure(steps: Sequence[Mapping[str, Any]], title: str) -> Any:
-    """The curves of a run over its steps, a panel for each of ``PANELS``: what was
-    measured, pale, and its running mean over five steps.
+    """The curves of a run over its steps, one panel for each of ``PANELS``.
 
+    The measured values are pale; over them is their running mean over five steps.
     Panels of which nothing was measured are left out.
 
     Args:
-      steps: rows of metrics.jsonl, see ``training.metrics.read_metrics``.
+      steps: rows of metrics.jsonl, see ``runs.metrics_writer.read_metric_rows``.
+      title: of the picture.
 
     Raises:
-      ImportError: matplotlib is not installed. ValueError: nothing was measured.
+      ImportError: matplotlib is not installed.
+      ValueError: nothing was measured.
     """
     shown = {
         panel: known
@@ -141,9 +162,14 @@ def _running_mean(values: Sequence[float]) -> list[float]:
 
 
 def plot_lengths(file: pathlib.Path, rows: Mapping[int, Sequence[Row]]) -> None:
-    """Success and longest turn over the number of turns, a line a policy.
+    """Writes success and longest turn over the number of turns, one line a policy.
 
-    rows: of a comparison, by the turns of its tasks. Raises as ``plot_rows``.
+    Args:
+      file: as for ``plot_rows``.
+      rows: of a comparison, by the turns of its tasks.
+
+    Raises:
+      ImportError, OSError: as ``plot_rows``.
     """
     figure, axes = _figure(1, 2)
     names = list(dict.fromkeys(each["policy"] for at in rows for each in rows[at]))
@@ -171,13 +197,13 @@ def plot_lengths(file: pathlib.Path, rows: Mapping[int, Sequence[Row]]) -> None:
 def _line(
     rows: Mapping[int, Sequence[Row]], name: str, measure: str
 ) -> tuple[list[int], list[Mapping[str, Any]]]:
-    found = [
+    known = [
         (at, each[measure])
         for at in sorted(rows)
         for each in rows[at]
         if each["policy"] == name and each[measure]["mean"] is not None
     ]
-    return [at for at, _ in found], [estimate for _, estimate in found]
+    return [at for at, _ in known], [estimate for _, estimate in known]
 
 
 def _point(axis: Any, row: Row, cost: str, number: int) -> None:
@@ -199,7 +225,7 @@ def _point(axis: Any, row: Row, cost: str, number: int) -> None:
 
 
 def _bars(estimate: Mapping[str, Any]) -> tuple[float, float]:
-    """Lengths below and above the mean; 0 where the interval is not known."""
+    """Lengths below and above the mean; 0 if the interval is unknown."""
     mean, (low, high) = estimate["mean"], estimate["ci95"]
     if low is None or high is None:
         return 0.0, 0.0

@@ -1,8 +1,7 @@
-"""Answer scores and confidence intervals.
+"""Figures of finished trajectories, with 95 % confidence intervals.
 
-Figures of finished trajectories: success, write precision, tokens, rates.
-
-Scores of questions by their category, where a task has such (``Question``).
+Success, write precision, tokens and rates; scores of questions by their category, if a
+task has such (``Question``).
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ import numpy as np
 from mempo_jax.rollout.trajectory import Trajectory
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
+RESAMPLES = 1_000  # of a bootstrap: enough for its 2.5 % and 97.5 % quantiles
 
 
 class Estimate(TypedDict):
-    """A mean and its 95 % interval [low, high]; None where it cannot be known."""
+    """A mean and its 95 % interval [low, high]; None if they are unknown."""
 
     mean: float | None
     ci95: list[float | None]
@@ -33,7 +33,7 @@ def mean_ci95(
     """The mean of independent values, with a 95 % confidence interval.
 
     Values that are all 0 or 1 get Wilson's score interval (E. B. Wilson 1927, eq. 4),
-    which stays within [0, 1] and has a width even where all values are equal. Others
+    which stays within [0, 1] and has a width even if all values are equal. Others
     get the normal interval, mean +- 1.96 s / sqrt(n), s with n - 1.
 
     Args:
@@ -44,16 +44,16 @@ def mean_ci95(
     Returns:
       None for the mean of nothing, and for the bounds of one value that is not 0 or 1.
     """
-    kept = [float(v) for v in values if v is not None and not math.isnan(v)]
-    n = len(kept)
+    defined = [float(v) for v in values if v is not None and not math.isnan(v)]
+    n = len(defined)
     if n == 0:
         return {"mean": None, "ci95": [None, None]}
-    mean = math.fsum(kept) / n
-    if all(value in (0.0, 1.0) for value in kept):
+    mean = math.fsum(defined) / n
+    if all(value in (0.0, 1.0) for value in defined):
         return {"mean": mean, "ci95": _wilson(mean, n)}
     if n == 1:
         return {"mean": mean, "ci95": [None, None]}
-    variance = math.fsum((value - mean) ** 2 for value in kept) / (n - 1)
+    variance = math.fsum((value - mean) ** 2 for value in defined) / (n - 1)
     half = Z95 * math.sqrt(variance / n)
     low, high = bounds or (-math.inf, math.inf)
     return {"mean": mean, "ci95": [max(low, mean - half), min(high, mean + half)]}
@@ -63,15 +63,16 @@ def _wilson(mean: float, n: int) -> list[float | None]:
     scale = 1 + Z95**2 / n
     centre = (mean + Z95**2 / (2 * n)) / scale
     half = Z95 / scale * math.sqrt(mean * (1 - mean) / n + Z95**2 / (4 * n**2))
-    # rounding may leave [0, 1], or the mean itself where it is 0 or 1
+    # Rounding may leave [0, 1], or leave out the mean itself if it is 0 or 1.
     return [max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half))]
 
 
-RESAMPLES = 1_000
-
-
 def write_counts(trajectory: Trajectory) -> tuple[int, int]:
-    """(writes, useful writes); useful: made on an observation worth remembering."""
+    """(writes, useful writes); useful: made on an observation worth remembering.
+
+    Args:
+      trajectory: of a policy.
+    """
     turns = [r.turn for r in trajectory.log if r.kind == "write" and r.error is None]
     seen = trajectory.turn_observation
     useful = sum(seen[turn] in trajectory.useful for turn in turns)
@@ -79,7 +80,11 @@ def write_counts(trajectory: Trajectory) -> tuple[int, int]:
 
 
 def write_recall_counts(trajectory: Trajectory) -> tuple[int, int]:
-    """(useful observations, those of them that a write was made on)."""
+    """(useful observations, those of them that a write was made on).
+
+    Args:
+      trajectory: of a policy.
+    """
     seen = trajectory.turn_observation
     written = {
         seen[r.turn] for r in trajectory.log if r.kind == "write" and r.error is None
@@ -90,12 +95,16 @@ def write_recall_counts(trajectory: Trajectory) -> tuple[int, int]:
 def ratio_ci95(parts: Sequence[float], wholes: Sequence[float]) -> dict[str, Any]:
     """sum(parts) / sum(wholes) with a 95 % bootstrap interval over the items.
 
-    Returns mean None where nothing was counted.
+    Args:
+      parts, wholes: one of each an item; the wholes are counts.
+
+    Returns:
+      {"mean", "ci95"}; None in both if nothing was counted.
     """
     part, whole = np.asarray(parts, float), np.asarray(wholes, float)
     if whole.sum() == 0:
         return {"mean": None, "ci95": [None, None]}
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(0)  # fixed: the same figures twice are equal
     drawn = rng.integers(len(part), size=(RESAMPLES, len(part)))
     tops, bottoms = part[drawn].sum(1), whole[drawn].sum(1)
     ratios = tops[bottoms > 0] / bottoms[bottoms > 0]
@@ -113,6 +122,9 @@ def summarise(
 
     success is the mean task score (for tasks with partial credit, the share solved);
     write precision and recall, and tokens per trajectory, are of the sampled runs.
+
+    Args:
+      sampled, greedy: one trajectory of each held-out task.
     """
     writes = [write_counts(t) for t in sampled]
     recalls = [write_recall_counts(t) for t in sampled]
@@ -132,7 +144,15 @@ def _failed(trajectories: Sequence[Trajectory]) -> int:
 
 
 def step_stats(trajectories: Sequence[Trajectory], group_size: int) -> dict[str, Any]:
-    """Per-step metrics that need no device: rewards, ops, recalls, tokens."""
+    """Per-step metrics that need no device: rewards, ops, recalls, tokens.
+
+    Args:
+      trajectories: of the step, groups contiguous.
+      group_size: trajectories of a group.
+
+    Returns:
+      Values by metric name; None if there was nothing to measure.
+    """
     counted = [t for t in trajectories if t.reward is not None]
     turns = max(1, sum(len(t.actions) for t in trajectories))
     log = [record for t in trajectories for record in t.log]
@@ -216,19 +236,25 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def by_category(trajectories: Sequence[Trajectory]) -> dict[str, dict[str, Any]]:
-    """{category: {"mean", "ci95", "questions"}}, in order of the names.
+    """Scores of questions by their category.
 
     The mean is over questions; one that was not reached scores 0. The interval is a
     bootstrap over trajectories, since questions of one task are not independent. Tasks
     without categories, and trajectories that failed, are left out.
+
+    Args:
+      trajectories: one a task.
+
+    Returns:
+      {category: {"mean", "ci95", "questions"}}, in order of the names.
     """
     scores: dict[str, dict[int, list[float]]] = collections.defaultdict(dict)
     for number, trajectory in enumerate(trajectories):
-        made = trajectory.question_scores
-        asked = [c for q in trajectory.questions for c in q.parts or (q.category,)]
-        if trajectory.failure is not None or len(asked) != len(made):
+        per_question = trajectory.question_scores
+        categories = [c for q in trajectory.questions for c in q.parts or (q.category,)]
+        if trajectory.failure is not None or len(categories) != len(per_question):
             continue
-        for category, score in zip(asked, made, strict=True):
+        for category, score in zip(categories, per_question, strict=True):
             if category:
                 scores[category].setdefault(number, []).append(score)
     figures = {}

@@ -37,44 +37,54 @@ def row(
     sampled: Sequence[ToldTrajectory],
     greedy: Sequence[ToldTrajectory] | None = None,
 ) -> Row:
-    """The figures of one policy, each {"mean": x, "ci95": [low, high]}, x None where
-    nothing was there to be measured.
+    """The figures of one policy.
 
-    success: mean task score. em, f1: of the answer given to each question that has a
-    gold one, mean over the task's questions. tokens_total: fed over all turns of a
-    trajectory, contexts and actions; tokens_computed: without what the turn before had
-    computed (prefix reuse); tokens_peak: the longest turn. write_precision: share of
-    writes that tell of an observation worth remembering; write_recall: share of those
-    observations that a write tells of. recall_hit_rate: recalls that found an entry.
-    evidence_recall: share of what supports a question's answer that was recalled where
-    it was asked. staleness: turns since an entry was last used; junk_share: entries
-    never recalled, both of what lies in the bank at the end of a task.
+    - success: mean task score.
+    - em, f1: of the answer to each question that has a gold one, mean over the task's
+      questions.
+    - tokens_total: fed over all turns of a trajectory, contexts and actions;
+      tokens_computed: without what the turn before had computed (prefix reuse);
+      tokens_peak: the longest turn.
+    - write_precision: share of writes about an observation worth remembering;
+      write_recall: share of those observations that a write is about.
+    - recall_hit_rate: recalls that found an entry; evidence_recall: share of what
+      supports a question's answer that was recalled at the question.
+    - staleness: turns since an entry was last used; junk_share: entries never recalled;
+      both of the bank at the end of a task.
 
     Means of values that are all 0 or 1 have Wilson's interval, others a bootstrap over
     trajectories. All but success_greedy are of ``sampled``.
 
     Args:
-      greedy: None for a rule, which does not sample: its success stands twice.
+      policy: its name.
+      sampled: one trajectory a task.
+      greedy: likewise; None for a rule, which does not sample: it has one success.
+
+    Returns:
+      Each figure as {"mean": x, "ci95": [low, high]}; x is None if there was nothing
+      to measure.
     """
-    made = [each.trajectory for each in sampled]
-    lucky = made if greedy is None else [each.trajectory for each in greedy]
-    whole = [each for each in sampled if each.trajectory.failure is None]
-    graded = [answer_scores(each.trajectory) for each in whole]
-    writes = [_write_counts(each) for each in whole]
-    needed = [_write_recall_counts(each) for each in whole]
-    recalls = [_recall_counts(each.trajectory) for each in whole]
-    evidence = [_evidence_counts(each) for each in whole]
+    trajectories = [each.trajectory for each in sampled]
+    likeliest = trajectories if greedy is None else [each.trajectory for each in greedy]
+    complete = [each for each in sampled if each.trajectory.failure is None]
+    graded = [answer_scores(each.trajectory) for each in complete]
+    writes = [_write_counts(each) for each in complete]
+    needed = [_write_recall_counts(each) for each in complete]
+    recalls = [_recall_counts(each.trajectory) for each in complete]
+    evidence = [_evidence_counts(each) for each in complete]
     recalled = sum(count for _, count in recalls) > 0
-    banks = [t.hygiene for t in made if t.hygiene is not None and t.hygiene.active]
+    banks = [
+        t.hygiene for t in trajectories if t.hygiene is not None and t.hygiene.active
+    ]
     return {
         "policy": policy,
-        "success_sampled": _mean([t.score for t in made]),
-        "success_greedy": _mean([t.score for t in lucky]),
+        "success_sampled": _mean([t.score for t in trajectories]),
+        "success_greedy": _mean([t.score for t in likeliest]),
         "em": _mean([scores[0] for scores in graded if scores is not None]),
         "f1": _mean([scores[1] for scores in graded if scores is not None]),
-        "tokens_total": _mean([float(t.tokens_total) for t in made]),
-        "tokens_computed": _mean([float(tokens_computed(t)) for t in made]),
-        "tokens_peak": _mean([float(t.tokens_peak) for t in made]),
+        "tokens_total": _mean([float(t.tokens_total) for t in trajectories]),
+        "tokens_computed": _mean([float(tokens_computed(t)) for t in trajectories]),
+        "tokens_peak": _mean([float(t.tokens_peak) for t in trajectories]),
         "write_precision": _ratio(writes),
         "write_recall": _ratio(needed if any(n for _, n in writes) else []),
         "recall_hit_rate": _ratio(recalls),
@@ -88,15 +98,19 @@ def row(
 
 
 def answer_scores(trajectory: Trajectory) -> tuple[float, float] | None:
-    """Exact match and token F1, means over the questions; None without any."""
+    """Exact match and token F1, means over the questions; None without any.
+
+    Args:
+      trajectory: with its questions and their gold answers.
+    """
     seen = trajectory.turn_observation
-    given: dict[int, str] = {}
+    answers: dict[int, str] = {}  # by observation, the last one
     for record in trajectory.log:
         if record.kind in ("act", "answer"):
-            given[seen[record.turn]] = record.text
+            answers[seen[record.turn]] = record.text
     pairs: list[tuple[str, str]] = []
     for question in trajectory.questions:
-        answer = given.get(question.observation, "")
+        answer = answers.get(question.observation, "")
         pairs += _parted(answer, question.answer)
     if not pairs:
         return None
@@ -104,8 +118,8 @@ def answer_scores(trajectory: Trajectory) -> tuple[float, float] | None:
     return em, sum(answer_f1(*pair) for pair in pairs) / len(pairs)
 
 
-def _parted(given: str, gold: str) -> list[tuple[str, str]]:
-    """(given, gold) for each of several answers that stand numbered in one."""
+def _parted(answer: str, gold: str) -> list[tuple[str, str]]:
+    """(answer, gold) of each of the numbered answers that one text may hold."""
     count = 0
     while True:
         parts = split_answers(gold, count + 1)
@@ -113,9 +127,9 @@ def _parted(given: str, gold: str) -> list[tuple[str, str]]:
             break
         count += 1
     if not count:
-        return [(given, gold)]
+        return [(answer, gold)]
     golds = split_answers(gold, count)
-    return list(zip(split_answers(given, count), golds, strict=True))
+    return list(zip(split_answers(answer, count), golds, strict=True))
 
 
 def tokens_computed(trajectory: Trajectory) -> int:
@@ -123,6 +137,9 @@ def tokens_computed(trajectory: Trajectory) -> int:
 
     A segment is computed once; of a rebuilt one, what it shares with the beginning of
     the one before it is not computed again.
+
+    Args:
+      trajectory: with its segments.
     """
     total, before = 0, []
     for segment in trajectory.segments:
@@ -135,30 +152,37 @@ def tokens_computed(trajectory: Trajectory) -> int:
     return total
 
 
-def told_by_writes(told: ToldTrajectory) -> list[tuple[int, frozenset[int]]]:
-    """(entry id or -1, observations) of each write in the log that was well formed."""
-    trajectory = told.trajectory
+def told_by_writes(run: ToldTrajectory) -> list[tuple[int, frozenset[int]]]:
+    """What each well-formed write in the log is about.
+
+    Args:
+      run: a trajectory, and what its writes are about.
+
+    Returns:
+      (id of the entry, or -1 if none was made; observations) of each.
+    """
+    trajectory = run.trajectory
     seen, rows = trajectory.turn_observation, []
     writes = [r for r in trajectory.log if r.kind == "write"]
     for number, record in enumerate(writes):
-        known = told.writes is not None and number < len(told.writes)
-        of = told.writes[number] if known else frozenset({seen[record.turn]})
+        known = run.writes is not None and number < len(run.writes)
+        of = run.writes[number] if known else frozenset({seen[record.turn]})
         if record.error is None:
             rows.append((record.entry_ids[0] if record.entry_ids else -1, of))
     return rows
 
 
-def _write_counts(told: ToldTrajectory) -> tuple[int, int]:
+def _write_counts(run: ToldTrajectory) -> tuple[int, int]:
     """(useful writes, writes)."""
-    useful = told.trajectory.useful
-    rows = told_by_writes(told)
+    useful = run.trajectory.useful
+    rows = told_by_writes(run)
     return sum(bool(of & useful) for _, of in rows), len(rows)
 
 
-def _write_recall_counts(told: ToldTrajectory) -> tuple[int, int]:
-    """(useful observations that a write tells of, useful observations)."""
-    useful = told.trajectory.useful
-    written = frozenset().union(*(of for _, of in told_by_writes(told)))
+def _write_recall_counts(run: ToldTrajectory) -> tuple[int, int]:
+    """(useful observations that a write is about, useful observations)."""
+    useful = run.trajectory.useful
+    written = frozenset().union(*(of for _, of in told_by_writes(run)))
     return len(useful & written), len(useful)
 
 
@@ -167,26 +191,26 @@ def _recall_counts(trajectory: Trajectory) -> tuple[int, int]:
     return sum(bool(r.entry_ids) for r in recalls), len(recalls)
 
 
-def _evidence_counts(told: ToldTrajectory) -> tuple[int, int]:
-    """(supporting observations recalled where they were asked for, all of them)."""
-    trajectory = told.trajectory
-    found, seen = _recalled_observations(told), trajectory.turn_observation
+def _evidence_counts(run: ToldTrajectory) -> tuple[int, int]:
+    """(supporting observations recalled at their question, all of them)."""
+    trajectory = run.trajectory
+    recalls, seen = _recalled_observations(run), trajectory.turn_observation
     by_observation: dict[int, set[int]] = {}
-    for turn, observations in found:
+    for turn, observations in recalls:
         by_observation.setdefault(seen[turn], set()).update(observations)
-    had = [
+    recalled = [
         len(q.support & by_observation.get(q.observation, set()))
         for q in trajectory.questions
     ]
-    return sum(had), sum(len(q.support) for q in trajectory.questions)
+    return sum(recalled), sum(len(q.support) for q in trajectory.questions)
 
 
-def _recalled_observations(told: ToldTrajectory) -> list[tuple[int, frozenset[int]]]:
-    """(turn, observations that the recalled entries tell of) of each recall."""
-    writes = iter(told_by_writes(told))
-    holds: dict[int, frozenset[int]] = {}
-    found = []
-    for record in told.trajectory.log:
+def _recalled_observations(run: ToldTrajectory) -> list[tuple[int, frozenset[int]]]:
+    """(turn, observations that the recalled entries are about) of each recall."""
+    writes = iter(told_by_writes(run))
+    holds: dict[int, frozenset[int]] = {}  # by entry
+    recalls = []
+    for record in run.trajectory.log:
         if record.kind == "write" and record.error is None:
             entry, of = next(writes)
             holds[entry] = of.union(*(holds.get(i, ()) for i in record.entry_ids))
@@ -195,8 +219,8 @@ def _recalled_observations(told: ToldTrajectory) -> list[tuple[int, frozenset[in
             holds[record.entry_ids[0]] = frozenset().union(*parents)
         elif record.kind == "recall":
             of = (holds.get(i, frozenset()) for i in record.entry_ids)
-            found.append((record.turn, frozenset().union(*of)))
-    return found
+            recalls.append((record.turn, frozenset().union(*of)))
+    return recalls
 
 
 def _mean(values: Sequence[float]) -> dict[str, Any]:
@@ -210,7 +234,11 @@ def _ratio(counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """A line a policy; mean, low and high of each measure, empty where unknown."""
+    """The rows as CSV: mean, low and high of each measure, empty if unknown.
+
+    Args:
+      rows: one a policy.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     parts = ("", "_low", "_high")
@@ -228,8 +256,12 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """The table on screen: a column a measure would be too wide, so a block a measure
-    group, a line a policy."""
+    """The lines of the table on screen, in blocks: all measures side by side would be
+    too wide.
+
+    Args:
+      rows: one a policy, which becomes one line of each block.
+    """
     blocks = (
         ("success_sampled", "success_greedy", "em", "f1"),
         ("tokens_total", "tokens_computed", "tokens_peak"),
@@ -237,16 +269,16 @@ def lines(rows: Sequence[Row]) -> list[str]:
         ("evidence_recall", "staleness", "junk_share"),
     )
     wide = max(len(each["policy"]) for each in rows) + 1
-    made = []
+    text = []
     for names in blocks:
-        made.append(" " * wide + "".join(f"{MEASURES[name]:>24}" for name in names))
+        text.append(" " * wide + "".join(f"{MEASURES[name]:>24}" for name in names))
         for each in rows:
             cells = [f"{_cell(each[name]):>24}" for name in names]
-            made.append(f"{each['policy']:{wide}}{''.join(cells)}")
-        made.append("")
+            text.append(f"{each['policy']:{wide}}{''.join(cells)}")
+        text.append("")
     failures = {each["policy"]: each["failed"] for each in rows if each["failed"]}
-    made += [f"{n} trajectories failed: {name}" for name, n in failures.items()]
-    return made
+    text += [f"{n} trajectories failed: {name}" for name, n in failures.items()]
+    return text
 
 
 def _cell(estimate: Mapping[str, Any]) -> str:
@@ -257,7 +289,13 @@ def _cell(estimate: Mapping[str, Any]) -> str:
 
 
 def figure(value: float | None, *, digits: int = 3, unknown: str = "-") -> str:
-    """A figure for reading. digits: behind the point, of one below 10."""
+    """A figure for reading: the larger it is, the fewer digits after the point.
+
+    Args:
+      value: the figure.
+      digits: after the point, of one below 10.
+      unknown: the text for None.
+    """
     if value is None:
         return unknown
     if abs(value) >= 100:

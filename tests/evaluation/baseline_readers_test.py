@@ -129,6 +129,6 @@ def test_sentences_are_noted_and_questions_looked_up():
 
 def test_unknown_sentences_change_nothing():
     world = World()
-    world.told("Lily is a swan")
-    world.told("")
+    world.learn("Lily is a swan")
+    world.learn("")
     assert (world.place, world.bearer, world.gifts) == ({}, {}, [])

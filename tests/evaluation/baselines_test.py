@@ -115,7 +115,7 @@ def test_more_statements_than_ops_share_writes():
     joined = rule._joined(notes, True)
     assert len(joined) == settings().memory.max_ops_per_turn - 1
     assert joined[0].text == "fact 0 ; fact 1 ; fact 2"
-    assert joined[0].told == {0, 1, 2}
+    assert joined[0].observations == {0, 1, 2}
 
 
 def test_a_replay_writes_what_was_written_and_reads_by_script():
@@ -180,7 +180,7 @@ def test_what_left_the_context_unwritten_is_lost_to_paging():
     def kept(word, index, filled, fresh=False):
         text = f"ann {word} is 23"
         made = TurnView("", text, index, True, fresh, 0, (text,), filled, 0.1)
-        return [note.text for note in rule.kept(made)]
+        return [note.text for note in rule.notes_to_write(made)]
 
     assert kept("desk", 0, 0.2) == []
     assert kept("shoe", 1, 0.3, fresh=True) == []
