@@ -38,8 +38,8 @@ from mempo_jax.training.step import (
 from mempo_jax.training.step_metrics import (
     CompilationCounter,
     device_bytes,
-    mean_figures,
-    scored_figures,
+    mean_metrics,
+    scored_metrics,
 )
 from mempo_jax.types import Evidence, Rows, TrainState, Trajectories
 
@@ -223,11 +223,11 @@ class Trainer:
             self._apply_batch(step, at, batch, arrays)
             for at, batch in enumerate(scored)
         ]
-        merged = mean_figures(figures)
+        merged = mean_metrics(figures)
         merged["updates"] = len(batches)
         merged["log_prob_gap"] = gap
         both = [each for batch in made for each in batch]
-        return merged | scored_figures(both, arrays.ops)
+        return merged | scored_metrics(both, arrays.ops)
 
     def _minibatches(
         self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories
