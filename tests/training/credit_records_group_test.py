@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mempo_jax.builders import engines
 from mempo_jax.config import from_config
 from mempo_jax.core import group_normalise
 from mempo_jax.envs import EpisodeStatus
 from mempo_jax.settings import ConfigError
+from mempo_jax.training import credit_records
 from mempo_jax.training.credit_records import group_credit, sample_group
 from tests.policy_case import config
 from tests.rollout import tiny
@@ -113,7 +113,7 @@ def test_a_group_is_sampled_as_in_training(monkeypatch):
 
     settings = settings_of("uniform")
     monkeypatch.setattr(
-        engines, "make_collector", lambda *given: (Engine(), Collector())
+        credit_records, "make_collector", lambda *args: (Engine(), Collector())
     )
     policy = type("Policy", (), {"params": "weights"})()
     task = tiny.jobs(1)[0].task
