@@ -113,7 +113,7 @@ def test_a_group_is_sampled_as_in_training(monkeypatch):
 
     settings = settings_of("uniform")
     monkeypatch.setattr(
-        credit_records, "make_collector", lambda *args: (Engine(), Collector())
+        credit_records, "make_collector", lambda *given: (Engine(), Collector())
     )
     policy = type("Policy", (), {"params": "weights"})()
     task = tiny.jobs(1)[0].task
