@@ -70,7 +70,7 @@ class Checkpoints:
 
         Args:
           directory: of these checkpoints alone.
-          keep: how many of the last ones to keep; the best is kept besides.
+          keep: how many of the last ones to keep; the best stays besides.
 
         Raises:
           ConfigError: ``keep`` is below 1.
@@ -228,11 +228,15 @@ class Checkpoints:
                 for half in self.directory.glob(f"*{TEMPORARY}*"):
                     shutil.rmtree(half, ignore_errors=True)
             self._manager.reload()  # looks again at what is there
-            kept = self.steps()
+            left = self.steps()
             raise CheckpointError(
                 f"the checkpoint of step {self._saving} could not be written to "
                 f"{self.directory}: {_first_line(error)}; "
-                + (f"that of step {kept[-1]} is kept" if kept else "there is no other")
+                + (
+                    f"that of step {steps[-1]} is kept"
+                    if steps
+                    else "there is no other"
+                )
                 + "; make room there, and let this process write there"
             ) from error
 
@@ -396,12 +400,14 @@ class RunCheckpoints:
         return best
 
     def _save(self, done: int, score: float | None) -> None:
+        # Counts of steps in a row go on over a stop, so they are saved too.
         record = {"step": done, "config": self._config, "score": score}
         record["in_a_row"] = dict(self._trainer.in_a_row)
         self._checkpoints.save(self._trainer.state, record | self._fixed)
 
     def _score(self, done: int) -> float | None:
         """Mean of the metric since the last regular checkpoint, this one's score."""
+        # The last checkpoint may come sooner than ``every`` steps after a regular one.
         begin = (done - 1) // self._every * self._every
         values = [self._values[n] for n in range(begin, done) if n in self._values]
         return sum(values) / len(values) if values else None
@@ -416,6 +422,7 @@ class RunCheckpoints:
         if not self._metric or begin == first or not file.is_file():
             return
         for row in read_metric_rows(file):
+            # Rows from ``first`` on are of steps that will be done again.
             if begin <= row["step"] < first:
                 self.note(row["step"], row)
 
@@ -492,11 +499,12 @@ class _LastAndBest:
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any):
         steps = sorted(info.step for info in checkpoints)
-        kept = {*steps[-self._keep :], _best(steps, self._scores)}
-        return [info.step in kept for info in checkpoints]
+        preserved = {*steps[-self._keep :], _best(steps, self._scores)}
+        return [info.step in preserved for info in checkpoints]
 
 
 def _best(steps: Sequence[int], scores: Mapping[int, float]) -> int | None:
+    """The step of highest score; ``max`` keeps the first, so the earliest of equals."""
     scored = [step for step in sorted(steps) if step in scores]
     return max(scored, key=scores.__getitem__, default=None)
 
@@ -506,6 +514,7 @@ def _identities(trainer: Trainer) -> dict[str, str]:
     policy, and the base weights if they are frozen and not the reference."""
     fixed = {"reference": identity(trainer.reference)}
     policy = trainer.settings.policy
+    # Without ref_path the base weights are the reference, with its digest above.
     if policy.lora.rank and policy.ref_path:
         fixed["base"] = identity(trainer.frozen)
     return fixed

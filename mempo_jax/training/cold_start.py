@@ -93,6 +93,7 @@ def cold_start(
         settings.credit,
         outcome_gate=settings.reward.outcome_gate,
     )
+    # Without adapters everything is trained, and ``frozen`` is empty.
     trained, frozen = lora.split(policy.params)
     state = state_from_params(trained, optimiser, mesh)
     batches = Batches(segments, settings, mesh, policy.tokenizer.pad_id)
@@ -101,6 +102,8 @@ def cold_start(
         state = run.train(state, 0)
     else:
         every = settings.train.cold_start_checkpoint_every
+        # A checkpoint holds trained weights and a position among the demonstrations;
+        # these two must be what they were.
         fixed = {"demonstrations": digest(segments)}
         if policy.model.lora is not None:
             fixed["base"] = identity(frozen)
@@ -116,6 +119,7 @@ def cold_start(
                 checkpoints.wait()
     if policy.model.lora is None:
         return state.params
+    # In float32 on the host, see ``lora.merge``.
     return lora.merge(to_host(lora.join(state.params, frozen)), policy.model.lora)
 
 
@@ -140,7 +144,7 @@ def demonstration_segments(
     train = settings.train
     memory_models = without_policy(settings)
     episodes = make_episodes(suite, settings, memory_models)
-    scores, newest = DemonstrationScores(suite, settings), []
+    scores, newest = DemonstrationScores(suite, settings), []  # at most one episode
     ceiling = None
 
     def make(task: Task):
@@ -162,6 +166,7 @@ def demonstration_segments(
         for count, played in enumerate(demonstrations, start=1):
             segments += played
             scores.add(newest[0], played)
+            # One report for each would be too many.
             if count % 16 == 0 or count == train.demonstrations:
                 metrics = {"score": round(scores.mean, 3)}
                 progress("demonstrations", count, train.demonstrations, metrics)
@@ -220,6 +225,7 @@ class Batches:
             rows = self._shapes.rows_of(length)
             for _ in range(max(1, round(self._share / rows))):
                 drawn = self._rng.integers(len(members), size=rows)
+                # The supervised loss knows no trajectories: all rows are of number 0.
                 segments = [(0, members[i]) for i in drawn]
                 batch += pack(segments, self._shapes, self._pad_id)
         return batch
@@ -243,6 +249,7 @@ def by_length(
     strata: dict[int, list[Segment]] = {}
     for segment in segments:
         strata.setdefault(bucket_of(len(segment.tokens), buckets), []).append(segment)
+    # Ascending, so that what joins a longer bucket counts when that one is judged.
     lengths = sorted(strata)
     for length, longer in itertools.pairwise(lengths):
         if len(strata[length]) < len(segments) * SMALLEST_STRATUM:

@@ -211,6 +211,7 @@ def sample_group(
       mesh: the devices to sample on.
       task: what all of them try.
     """
+    # Keyed by seed, task and sample: the same settings give the same group.
     engine, collector = make_collector(policy, suite, settings, mesh)
     engine.set_params(policy.params)
     samples = range(settings.sampling.group_size)
@@ -267,7 +268,8 @@ def _turn_texts(trajectory: Trajectory, credit: TokenCredit) -> list[TurnText]:
     for turn, (action, runs) in enumerate(zip(trajectory.actions, credit.runs)):
         pieces: TurnText = []
         at = 0
-        for op, lengths in runs or ():
+        for op, lengths in runs or ():  # None if the tokens do not spell the action
+            # The token advantage is the last number of either.
             row = credit.by_turn[turn] if op < 0 else credit.by_op[op]
             for length in lengths:
                 pieces.append((action[at : at + length], float(row[-1])))
@@ -339,6 +341,7 @@ class Prober:
         scored = [score(batch) for batch in batches]
         means = np.zeros(len(variants))
         for batch, log_probs in zip(batches, scored):
+            # float64, as differences of these means become evidence.
             values = np.asarray(to_host(log_probs), np.float64)
             for b in np.flatnonzero(batch.valid):
                 n = int(batch.trajectory_index[b])

@@ -89,6 +89,7 @@ class DemonstrationScores:
                 self._unknown = action
         for segment in segments:
             turns = np.asarray(segment.turn_id)[np.asarray(segment.is_action, bool)]
+            # Sampled tokens by turn; the 0 is for a segment without any.
             self._longest = max(self._longest, *np.bincount(turns), 0)
 
     def check(self, ceiling: float | None) -> None:
@@ -101,6 +102,7 @@ class DemonstrationScores:
           ConfigError: an environment's own expert scored nothing at all, or writes more
             in a turn than the policy can.
         """
+        # Only an environment of one's own brings words and lengths of its own.
         if isinstance(self._suite, OwnSuite):
             self._check_texts()
         count = len(self.scores)
@@ -123,6 +125,7 @@ class DemonstrationScores:
         what = f"{scored} of {count} demonstrations score anything"
         if ceiling is not None:
             what += f" (the expert scores {ceiling:.2f} if it remembers everything)"
+        # The expert fails with everything in memory: no luck will mend that.
         if self._own_expert and not scored and ceiling == 0:
             raise ConfigError(
                 f"config.env.name = {name!r}: {what}; mend its expert(), or set "

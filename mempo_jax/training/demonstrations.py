@@ -70,16 +70,18 @@ def demonstrate(
     builder = SegmentBuilder(tokenizer)
     while not episode.done and episode.turn != max_turns:
         view = episode.observe(builder.measure)
-        if view is None:
+        if view is None:  # no context has room for another turn
             break
         builder.show(view, episode.turn)
         text = policy(episode.situation(), rng)
         ends = [text.index(tag) + len(tag) for tag in tags if tag in text]
+        # What follows the first closing tag would never be sampled.
         ids = tokenizer.encode(text[: min(ends)] if ends else text)
         if stopped := not ends:
             ids = [*ids, tokenizer.end_id]
         # Zeros: nothing was sampled, and the supervised loss reads no log-probs.
         builder.acted(ids, np.zeros(len(ids)), episode.turn)
+        # Decoded again, so that the episode sees what the tokens spell.
         episode.act(tokenizer.decode(ids), tokenizer.offsets(ids), stopped)
     return builder.segments
 
@@ -102,6 +104,7 @@ def scripted(
       The segments of each.
     """
     for task in tasks:
+        # Of the task alone, so that a demonstration does not depend on those before it.
         seed = derived_seed("demonstration", task.seed, task.index)
         yield demonstrate(make_episode(task), policy, tokenizer, seed)
 
@@ -129,6 +132,7 @@ def recorded(
     for recording in read_demonstrations(path, find_task):
         episode, actions = make_episode(recording.task), recording.actions
         policy = _replay(actions, tokenizer)
+        # Seed 0: a replay draws nothing. Its turns may end before the episode does.
         segments = demonstrate(episode, policy, tokenizer, 0, len(actions))
         if episode.status is EpisodeStatus.DONE and episode.turn < len(actions):
             raise ConfigError(
@@ -203,6 +207,7 @@ def read_demonstrations(
         (from 1), the field, what was expected and what came.
     """
     check_file(path)
+    # Bytes, decoded one line at a time, so that an error names its line.
     with pathlib.Path(path).open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -261,7 +266,7 @@ def _parse(
 ) -> Demonstration:
     try:
         record = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # the second: nested too deeply
         raise ConfigError(
             f"{place}: expected a JSON object in one line, got {_cut(line)} ({error})"
         ) from error
@@ -284,6 +289,7 @@ def _task(record: dict, place: str, find_task: Callable[[str, int], Task]) -> Ta
     """The task of a record, checked to be the one that was recorded."""
     name = _field(record, "task", str, "'suite/split/index'", place)
     parts = name.split("/")
+    # isdigit alone accepts signs such as superscripts, which int refuses.
     if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdigit()):
         raise ConfigError(
             f"{place}, field task: expected 'suite/split/index', got {_cut(name)}"
