@@ -232,11 +232,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"the checkpoint of step {self._saving} could not be written to "
                 f"{self.directory}: {_first_line(error)}; "
-                + (
-                    f"that of step {steps[-1]} is kept"
-                    if steps
-                    else "there is no other"
-                )
+                + (f"that of step {left[-1]} is kept" if left else "there is no other")
                 + "; make room there, and let this process write there"
             ) from error
 
