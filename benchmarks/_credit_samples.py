@@ -134,12 +134,12 @@ class Sampler:
         made = self._trainer.groups.sample(step)
         tally.counts["seconds sampling"] += time.perf_counter() - began
         arrays = _first_groups(made.arrays, wanted)
-        found = self._evidence(made.kept, arrays, tally)
-        tally.add_facts(made.sampled, made.kept, arrays, self._suite)
+        found = self._evidence(made.trajectories, arrays, tally)
+        tally.add_facts(made.sampled, made.trajectories, arrays, self._suite)
         for name, credit in self._modes.items():
             inputs = loss_inputs(
-                arrays._replace(evidence=found[credit.needs]),
-                np.zeros(len(made.kept), np.float32),
+                arrays._replace(evidence=found[credit.required_probes]),
+                np.zeros(len(made.trajectories), np.float32),
                 objective=self._settings.objective,
                 credit=credit,
                 outcome_gate=self._settings.reward.outcome_gate,
@@ -150,7 +150,7 @@ class Sampler:
         self, kept: Sequence[Trajectory], arrays: Trajectories, tally: _Tally
     ) -> dict[frozenset[str], Evidence]:
         """Probes once for each distinct need, and times each."""
-        needs = {credit.needs for credit in self._modes.values()}
+        needs = {credit.required_probes for credit in self._modes.values()}
         if not self._warm:  # what is timed below compiles nothing
             self._probe(frozenset().union(*needs), kept, arrays)
             self._warm = True
@@ -158,7 +158,7 @@ class Sampler:
         for need in sorted(needs, key=sorted):
             found[need], figures = self._probe(need, kept, arrays)
             for name, credit in self._modes.items():
-                if credit.needs == need:
+                if credit.required_probes == need:
                     tally.cost[name].update(figures)
         return found
 

@@ -175,8 +175,8 @@ class Agent:
             return _Watched(env, job.task, bank, turns, s.context, s.reward, on_turn)
 
         limit = self.settings.env.step_timeout_s
-        foresee = self._advised.foresee
-        collector = Collector(self._engine, self._tokenizer, make, limit, foresee)
+        prefetch = self._advised.prefetch_verdicts
+        collector = Collector(self._engine, self._tokenizer, make, limit, prefetch)
         sampling = self.settings.sampling
         decoding = sampling.greedy if greedy else sampling
         if temperature is not None and not greedy:

@@ -10,7 +10,7 @@ import pytest
 from mempo_jax import Agent, TextTask
 from mempo_jax.builders.memory_models import MemoryModels
 from mempo_jax.envs import EpisodeStatus, Task
-from mempo_jax.memory import Bank, BankFileError, make_embedder
+from mempo_jax.memory import Bank, BankConfig, BankFileError, make_embedder
 from mempo_jax.settings import ConfigError
 from tests.envs.scripted_env import ScriptedEnv
 from tests.experiments.process import ROOT, environment, finish, start
@@ -195,7 +195,7 @@ def test_a_bank_of_other_settings_is_refused(make, agent, tmp_path):
     other.save(tmp_path / "other")
     with pytest.raises(ValueError, match="embedder 'static"):
         make(bank=tmp_path / "other")
-    small = type(agent.bank.config)(capacity=2)
+    small = BankConfig(capacity=2)
     Bank(small, make_embedder("hashing"), "x").save(tmp_path / "small")
     with pytest.raises(ConfigError, match=r"memory\.capacity 2 there, 4 here"):
         make(bank=tmp_path / "small")

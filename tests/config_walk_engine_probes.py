@@ -64,7 +64,7 @@ def remote(settings):
         made.set_params({"w": np.zeros(1)})
         keys = np.zeros(2, np.uint32)
         made.submit([Request(n, [1, n], keys, 2) for n in range(3)], temperature=1.0)
-        threads = made._daemons.threads
+        threads = made._threads.threads
         asked.set()
         while made.wait():
             pass

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 
-from mempo_jax.builders import engines
+from mempo_jax.builders.suites import make_suite
 from mempo_jax.distributed.hosts import Stop
 from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.training import cold_start as cold_starts
@@ -47,7 +47,7 @@ def kept_steps(settings, monkeypatch, shared):
     saved = []
 
     class Still:
-        def __init__(self, *given):
+        def __init__(self, *given, **named):
             pass
 
         def supervised_zeros(self):
@@ -66,6 +66,6 @@ def kept_steps(settings, monkeypatch, shared):
     monkeypatch.setattr(Checkpoints, "save", save)
     shared.runs += 1
     kept = shared.folder / f"run{shared.runs}"
-    suite = engines.make_suite(settings)
+    suite = make_suite(settings)
     cold_starts.cold_start(shared.policy, suite, settings, shared.mesh, kept=kept)
     return saved

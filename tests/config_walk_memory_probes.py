@@ -31,7 +31,7 @@ class SentenceLibrary:
 def embedder(settings):
     """The model that the library of sentence models is asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding, "_library", lambda: SentenceLibrary)
+        patch.setattr(embedding, "_import_library", lambda: SentenceLibrary)
         return settings.memory.make_embedder().name
 
 
@@ -56,5 +56,6 @@ def evidence(settings):
     script = [write("gold"), write("one two"), probe_case.RECALL, probe_case.ANSWER]
     trajectories = probe_case.play(script, capacity=1)
     return [
-        x.tolist() for x in probe_case.evidence(trajectories, settings.credit.needs)
+        x.tolist()
+        for x in probe_case.evidence(trajectories, settings.credit.required_probes)
     ]

@@ -238,7 +238,7 @@ def cold_start(settings, monkeypatch, shared):
     batches = []
 
     class Recorder:
-        def __init__(self, model, mesh, optimiser, *settings):
+        def __init__(self, model, mesh, optimiser, *settings, **named):
             self._optimiser = optimiser
 
         def supervised_zeros(self):

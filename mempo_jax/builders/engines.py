@@ -221,8 +221,8 @@ def make_engine(
     else:
         engine = _local_engine(policy, settings, mesh)
     advised = memory_models.make_memory_models(policy, settings, mesh)
-    for follower in advised.followers:
-        engine.lead(follower)
+    for subscriber in advised.subscribers:
+        engine.subscribe(subscriber)
     return engine, advised
 
 
@@ -239,7 +239,9 @@ def make_collector(
         return episodes(job.task, name, job.sample if varied else 0)
 
     limit = settings.env.step_timeout_s
-    collector = Collector(engine, policy.tokenizer, make, limit, advised.foresee)
+    collector = Collector(
+        engine, policy.tokenizer, make, limit, advised.prefetch_verdicts
+    )
     return engine, collector
 
 

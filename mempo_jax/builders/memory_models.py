@@ -86,14 +86,15 @@ class MemoryModels:
     """Callables for the banks of a run.
 
     judge: None where its name in the config says it all. summarise: None where merged
-    texts are cut. foresee: told of pairs that will be asked for, see ``Collector``.
-    followers: what an engine should lead.
+    texts are cut. prefetch_verdicts: judges pairs that are about to be asked
+    for, see ``Collector``. subscribers: what gets the engine's weights as well, see
+    ``WeightSubscriber``.
     """
 
     judge: Judge | None = None
     summarise: Callable[[str, int], str] | None = None
-    foresee: Callable[[list[tuple[str, str]]], None] | None = None
-    followers: tuple[Any, ...] = ()
+    prefetch_verdicts: Callable[[list[tuple[str, str]]], None] | None = None
+    subscribers: tuple[Any, ...] = ()
 
     @property
     def callables(self) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def make_memory_models(policy: Any, settings: RunConfig, mesh: Any) -> MemoryMod
     return MemoryModels(
         judge,
         summarise,
-        judge and judge.foresee,
+        judge and judge.prefetch_verdicts,
         tuple(each for each in (judge, summarise) if each is not None),
     )
 

@@ -127,7 +127,7 @@ def load_policy(path: str, settings: RunConfig, mesh: Mesh | None = None) -> Pol
     Raises:
       ConfigError: nothing there, or config, weights and tokenizer do not fit together.
     """
-    place = stream.whole if mesh is None else on_mesh(mesh)
+    place = stream.as_numpy if mesh is None else on_mesh(mesh)
     try:
         config, params, tokenizer = hf.load(
             path,

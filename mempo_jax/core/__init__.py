@@ -1,4 +1,9 @@
-"""Pure functions of arrays: advantages, credit, divergences, objective, log-probs."""
+"""Pure functions of arrays, the mathematics of training.
+
+They take and return numpy or JAX arrays and know neither models nor trajectories:
+advantages within a group, credit of memory ops, KL estimates, the clipped objective and
+log-probs of tokens.
+"""
 
 from mempo_jax.core.advantages import (
     degenerate,

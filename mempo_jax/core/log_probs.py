@@ -1,9 +1,10 @@
 """Log-probabilities of tokens from hidden states, without the [B, T, vocab] array.
 
-Logits are made for about ``chunk_size`` tokens at a time (fewer where the vocabulary is
-large, see ``MOST_LOGITS``), and again in the backward pass. Chunks run along T, so that
-rows stay sharded as they are: of each row what counts comes first, and after the
-fullest row no logits are made. Log-softmax is float32 whatever the model computes in.
+Logits exist for about ``chunk_size`` tokens at a time (fewer if the vocabulary is
+large, see ``MOST_LOGITS``), and are computed again in the backward pass. Chunks run
+along T, so that rows stay sharded as they are. In each row the masked-in tokens are
+taken first, and no logits are made beyond the fullest row. Log-softmax is float32
+whatever the model computes in.
 """
 
 from __future__ import annotations
@@ -19,9 +20,69 @@ from mempo_jax.types import Array
 
 CHUNK_SIZE = 4096  # tokens
 MOST_LOGITS = 2**25  # of a device's chunk, 0.13 GB; about three copies are alive
-# A row is cut into so many chunks where they have as many logits, so that some can be
-# left out; more or smaller ones cost more than that saves.
+# A row is cut into up to PIECES chunks of at least LEAST_LOGITS logits, so that some
+# can be left out; more or smaller ones cost more than that saves.
 PIECES, LEAST_LOGITS = 8, 2**20
+
+
+def shifted_log_probs(
+    hidden: Array,
+    unembed: Array,
+    tokens: Array,
+    *,
+    temperature: Array | float = 1.0,
+    chunk_size: int = CHUNK_SIZE,
+    mask: Array | None = None,
+    tied: bool = False,
+    devices: int = 1,
+) -> Array:
+    """log pi(tokens[b, t] | tokens[b, :t]) at index t, and 0 at index 0.
+
+    Args:
+      hidden: [B, T, D]; ``hidden[b, t]`` is the state after token t.
+      unembed: [D, V].
+      tokens: int [B, T].
+      temperature: scalar > 0.
+      chunk_size: tokens of one device whose logits exist at one time.
+      mask: bool [B, T]; ``mask[b, t]`` describes token t. None scores every token.
+      tied: whether ``unembed`` is the transpose of an embedding [V, D]; the loop over
+        chunks then takes that embedding in its own memory order.
+      devices: number that rows and vocabulary are split over.
+
+    Returns:
+      float32 [B, T], 0 where masked out.
+    """
+    targets, scored = _shift(tokens, mask)
+    log_probs, _ = _scored(
+        hidden, unembed, targets, temperature, chunk_size, scored, False, tied, devices
+    )
+    return jnp.roll(log_probs, 1, axis=1)
+
+
+def shifted_log_probs_and_entropy(
+    hidden: Array,
+    unembed: Array,
+    tokens: Array,
+    *,
+    temperature: Array | float = 1.0,
+    chunk_size: int = CHUNK_SIZE,
+    mask: Array | None = None,
+    tied: bool = False,
+    devices: int = 1,
+) -> tuple[Array, Array]:
+    """``shifted_log_probs`` and the entropy of the distribution token t came from.
+
+    Args:
+      hidden, unembed, tokens, temperature, chunk_size, mask, tied, devices: as there.
+
+    Returns:
+      Log-probs and entropy (nats), two float32 [B, T].
+    """
+    targets, scored = _shift(tokens, mask)
+    log_probs, entropy = _scored(
+        hidden, unembed, targets, temperature, chunk_size, scored, True, tied, devices
+    )
+    return jnp.roll(log_probs, 1, axis=1), jnp.roll(entropy, 1, axis=1)
 
 
 def token_log_probs(
@@ -62,49 +123,15 @@ def token_log_probs_and_entropy(
     chunk_size: int = CHUNK_SIZE,
     mask: Array | None = None,
 ) -> tuple[Array, Array]:
-    """``token_log_probs`` and the entropy (nats) of each distribution; two [B, T]."""
-    return _scored(hidden, unembed, targets, temperature, chunk_size, mask, True)
+    """``token_log_probs`` and the entropy (nats) of each distribution.
 
+    Args:
+      hidden, unembed, targets, temperature, chunk_size, mask: as there.
 
-def shifted_log_probs(
-    hidden: Array,
-    unembed: Array,
-    tokens: Array,
-    *,
-    temperature: Array | float = 1.0,
-    chunk_size: int = CHUNK_SIZE,
-    mask: Array | None = None,
-    tied: bool = False,
-    devices: int = 1,
-) -> Array:
-    """log pi(tokens[b, t] | tokens[b, :t]) at index t, and 0 at index 0; [B, T].
-
-    ``hidden[b, t]`` is the state after token t; ``mask[b, t]`` describes token t. tied:
-    ``unembed`` is an embedding [V, D] turned, which a loop takes as it lies in memory.
-    devices: that rows and vocabulary are split over; ``chunk_size`` is for each.
+    Returns:
+      Two float32 [B, T].
     """
-    targets, scored = _shift(tokens, mask)
-    given = hidden, unembed, targets, temperature, chunk_size, scored
-    result = _scored(*given, False, tied, devices)
-    return jnp.roll(result[0], 1, axis=1)
-
-
-def shifted_log_probs_and_entropy(
-    hidden: Array,
-    unembed: Array,
-    tokens: Array,
-    *,
-    temperature: Array | float = 1.0,
-    chunk_size: int = CHUNK_SIZE,
-    mask: Array | None = None,
-    tied: bool = False,
-    devices: int = 1,
-) -> tuple[Array, Array]:
-    """``shifted_log_probs`` and the entropy of the distribution token t came from."""
-    targets, scored = _shift(tokens, mask)
-    given = hidden, unembed, targets, temperature, chunk_size, scored
-    result = _scored(*given, True, tied, devices)
-    return jnp.roll(result[0], 1, axis=1), jnp.roll(result[1], 1, axis=1)
+    return _scored(hidden, unembed, targets, temperature, chunk_size, mask, True)
 
 
 def _shift(tokens: Array, mask: Array | None) -> tuple[Array, Array]:
@@ -131,26 +158,26 @@ def _scored(
     unembed = jnp.asarray(unembed)
     _check(hidden, unembed, targets, mask, chunk_size)
     if mask is not None:
+        # States of padding may be NaN, and 0 x NaN in the product's gradient is NaN.
         hidden = jnp.where(mask[..., None], hidden, jnp.zeros((), hidden.dtype))
     columns = _columns(targets.shape, unembed.shape[1], chunk_size, devices)
     # Chunks add to the gradient of ``wide``: in float32, whatever the weights are in.
     wide = unembed.astype(jnp.promote_types(unembed.dtype, jnp.float32))
     # The loop over chunks takes arrays in the order of their axes: a tied matrix would
-    # be copied for it, beside all that the layers need.
-    by_token = tied and columns < targets.shape[1]
-    given = wide.T if by_token else wide, jnp.asarray(temperature, wide.dtype)
+    # be copied for it, in addition to all that the layers need.
+    transposed = tied and columns < targets.shape[1]
+    head = wide.T if transposed else wide, jnp.asarray(temperature, wide.dtype)
+    dtype = unembed.dtype
 
-    kind = unembed.dtype
-
-    def chunk(given, hidden, targets):
-        weights = given[0].astype(kind)
-        weights = weights.T if by_token else weights
-        return _plain(hidden, weights, targets, given[1], with_entropy)
+    def chunk(head, hidden, targets):
+        weights = head[0].astype(dtype)
+        weights = weights.T if transposed else weights
+        return _plain(hidden, weights, targets, head[1], with_entropy)
 
     if columns == targets.shape[1]:
-        outputs = chunk(given, hidden, targets)
+        outputs = chunk(head, hidden, targets)
     else:
-        outputs = _over_columns(chunk, given, hidden, targets, mask, columns)
+        outputs = _over_columns(chunk, head, hidden, targets, mask, columns)
     if mask is None:
         return outputs
     return tuple(keep(values, mask) for values in outputs)
@@ -159,9 +186,10 @@ def _scored(
 def _columns(
     shape: tuple[int, int], vocabulary: int, chunk_size: int, devices: int
 ) -> int:
-    """Columns of a chunk: all that may be, or fewer where some can then be left out.
+    """Columns of a chunk: as many as allowed, or fewer if some can then be left out.
 
-    What is split over devices is gathered for each chunk, so they share large ones.
+    Arrays split over devices are gathered for each chunk, so more devices take larger
+    chunks together.
     """
     rows, length = shape
     least = LEAST_LOGITS * devices
@@ -170,11 +198,11 @@ def _columns(
     return max(1, min(-(-length // pieces), chunk_size // max(rows, 1)))
 
 
-def _over_columns(chunk, given, hidden, targets, mask, columns):
+def _over_columns(chunk, head, hidden, targets, mask, columns):
     """Runs ``chunk`` on ``columns`` tokens of every row at a time.
 
-    What counts comes first in its row, and the loop ends where the fullest row does:
-    tokens that the policy did not say cost no logits.
+    Masked-in tokens are taken first in each row, and the loop ends at the end of the
+    fullest row: tokens that the policy did not sample cost no logits.
     """
     length = targets.shape[1]
     mask = jnp.ones(targets.shape, bool) if mask is None else mask
@@ -184,58 +212,61 @@ def _over_columns(chunk, given, hidden, targets, mask, columns):
     order = jnp.concatenate([order, beyond], axis=1)
     fullest = jnp.max(jnp.sum(mask, axis=1, dtype=jnp.int32), initial=0)
     needed = (fullest + columns - 1) // columns
-    return _in_turn(chunk, columns, given, hidden, targets, order, needed)
+    return _chunked(chunk, columns, head, hidden, targets, order, needed)
 
 
+# A gradient of its own: ``fori_loop`` with a traced bound has none, and a scan over all
+# chunks would save every chunk's logits or compute those that nobody needs.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _in_turn(chunk, columns, given, hidden, targets, order, needed):
-    """``chunk(given, hidden, targets)`` of the first ``needed`` chunks, elsewhere 0.
+def _chunked(chunk, columns, head, hidden, targets, order, needed):
+    """``chunk(head, hidden, targets)`` on the first ``needed`` chunks, elsewhere 0.
 
-    Its gradient makes each chunk's logits again. Tokens are taken from where they lie,
-    chunk by chunk: no copy of all states stands beside them.
+    The gradient computes each chunk's logits again. Each chunk gathers its tokens from
+    the original arrays: no reordered copy of all states is made.
     """
 
-    def step(n, made):
+    def step(n, outputs):
         at = lax.dynamic_slice_in_dim(order, n * columns, columns, 1)
-        new = chunk(given, _taken(hidden, at), _taken(targets, at))
-        return tuple(_put(whole, at, x) for whole, x in zip(made, new, strict=True))
+        new = chunk(head, _gather(hidden, at), _gather(targets, at))
+        return tuple(_scatter(out, at, x) for out, x in zip(outputs, new, strict=True))
 
     first = hidden[:, :1], targets[:, :1]
-    kinds = jax.eval_shape(chunk, given, *first)
-    nothing = tuple(jnp.zeros(targets.shape, kind.dtype) for kind in kinds)
-    return lax.fori_loop(0, needed, step, nothing)
+    outputs = jax.eval_shape(chunk, head, *first)
+    zeros = tuple(jnp.zeros(targets.shape, out.dtype) for out in outputs)
+    return lax.fori_loop(0, needed, step, zeros)
 
 
-def _in_turn_forward(chunk, columns, *arrays):
-    return _in_turn(chunk, columns, *arrays), arrays
+def _chunked_forward(chunk, columns, *arrays):
+    return _chunked(chunk, columns, *arrays), arrays
 
 
-def _in_turn_backward(chunk, columns, arrays, slopes):
-    given, hidden, targets, order, needed = arrays
+def _chunked_backward(chunk, columns, arrays, cotangents):
+    head, hidden, targets, order, needed = arrays
 
     def step(n, sums):
         at = lax.dynamic_slice_in_dim(order, n * columns, columns, 1)
-        told = _taken(targets, at)
-        _, back = jax.vjp(lambda *x: chunk(*x, told), given, _taken(hidden, at))
-        of_given, of_hidden = back(tuple(_taken(slope, at) for slope in slopes))
-        return jax.tree.map(jnp.add, sums[0], of_given), _put(sums[1], at, of_hidden)
+        chunk_targets = _gather(targets, at)
+        _, vjp = jax.vjp(lambda *x: chunk(*x, chunk_targets), head, _gather(hidden, at))
+        head_grad, hidden_grad = vjp(tuple(_gather(ct, at) for ct in cotangents))
+        head_sum = jax.tree.map(jnp.add, sums[0], head_grad)
+        return head_sum, _scatter(sums[1], at, hidden_grad)
 
-    nothing = jax.tree.map(jnp.zeros_like, (given, hidden))
-    return *lax.fori_loop(0, needed, step, nothing), None, None, None
+    zeros = jax.tree.map(jnp.zeros_like, (head, hidden))
+    return *lax.fori_loop(0, needed, step, zeros), None, None, None
 
 
-_in_turn.defvjp(_in_turn_forward, _in_turn_backward)
+_chunked.defvjp(_chunked_forward, _chunked_backward)
 
 
 @jax.vmap
-def _taken(row: Array, at: Array) -> Array:
-    """Of each row [T, ...] what stands at [C]; 0 beyond its end."""
+def _gather(row: Array, at: Array) -> Array:
+    """The elements ``at`` [C] of each row [T, ...]; 0 beyond its end."""
     return row.at[at].get(mode="fill", fill_value=0, unique_indices=True)
 
 
 @jax.vmap
-def _put(row: Array, at: Array, new: Array) -> Array:
-    """``_taken`` back into its place."""
+def _scatter(row: Array, at: Array, new: Array) -> Array:
+    """Writes what ``_gather`` read back to its positions; drops what is beyond."""
     return row.at[at].set(new, mode="drop", unique_indices=True)
 
 
@@ -255,8 +286,8 @@ def _plain(hidden, unembed, targets, temperature, with_entropy):
     log_probs = jnp.sum(jnp.where(chosen, logits, 0), axis=-1) - log_total
     if not with_entropy:
         return log_probs, jnp.zeros_like(log_probs)
-    shares = jnp.exp(logits - log_total[..., None])
-    return log_probs, log_total - jnp.sum(shares * logits, axis=-1)
+    probs = jnp.exp(logits - log_total[..., None])
+    return log_probs, log_total - jnp.sum(probs * logits, axis=-1)
 
 
 def _check(hidden, unembed, targets, mask, chunk_size) -> None:

@@ -12,34 +12,69 @@ from mempo_jax.types import Array
 
 
 def as_float(values: Array) -> Array:
-    """``values`` as a float array of at least 32 bits."""
+    """``values`` as a float array of at least 32 bits.
+
+    Args:
+      values: any shape and dtype; bfloat16 and integers become float32.
+    """
     values = jnp.asarray(values)
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
 def keep(values: Array, mask: Array, fill: float = 0.0) -> Array:
-    """``values`` where ``mask``, else ``fill``; what is left out gets no gradient."""
+    """``values`` where ``mask``, else ``fill``; what is left out gets no gradient.
+
+    Args:
+      values: any shape; may hold anything where masked out.
+      mask: bool, broadcasts with values.
+      fill: takes the place of what is left out.
+    """
     values = as_float(values)
     return jnp.where(mask, values, jnp.asarray(fill, values.dtype))
 
 
 def masked_sum(values: Array, mask: Array, axis=None, keepdims: bool = False) -> Array:
-    """Sum of the values where ``mask``; 0 where nothing is counted."""
+    """Sum of the values where ``mask``; 0 if nothing is counted.
+
+    Args:
+      values: any shape.
+      mask: bool, broadcasts with values.
+      axis, keepdims: as in ``jnp.sum``.
+    """
     return jnp.sum(keep(values, mask), axis=axis, keepdims=keepdims)
 
 
 def masked_mean(values: Array, mask: Array, axis=None, keepdims: bool = False) -> Array:
-    """Mean of the values where ``mask``; 0 where nothing is counted."""
+    """Mean of the values where ``mask``; 0 if nothing is counted.
+
+    Args:
+      values: any shape.
+      mask: bool, broadcasts with values.
+      axis, keepdims: as in ``jnp.mean``.
+    """
     total = masked_sum(values, mask, axis, keepdims)
+    # Ones are summed rather than the mask, which may be smaller than what it masks.
     count = masked_sum(jnp.ones_like(as_float(values)), mask, axis, keepdims)
     return total / jnp.maximum(count, 1)
 
 
 def masked_max(values: Array, mask: Array, axis=None, keepdims: bool = False) -> Array:
-    """Largest value where ``mask``; -inf where nothing is counted."""
+    """Largest value where ``mask``; -inf if nothing is counted.
+
+    Args:
+      values: any shape.
+      mask: bool, broadcasts with values.
+      axis, keepdims: as in ``jnp.max``.
+    """
     return jnp.max(keep(values, mask, -jnp.inf), axis=axis, keepdims=keepdims)
 
 
 def masked_min(values: Array, mask: Array, axis=None, keepdims: bool = False) -> Array:
-    """Smallest value where ``mask``; inf where nothing is counted."""
+    """Smallest value where ``mask``; inf if nothing is counted.
+
+    Args:
+      values: any shape.
+      mask: bool, broadcasts with values.
+      axis, keepdims: as in ``jnp.min``.
+    """
     return jnp.min(keep(values, mask, jnp.inf), axis=axis, keepdims=keepdims)

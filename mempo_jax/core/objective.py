@@ -1,9 +1,7 @@
-"""The clipped policy objective with a KL penalty; takes log-probs, not a model.
+"""The clipped policy objective with a KL penalty, from log-probs alone.
 
-It returns (sum, count), so that micro-batches add up to exactly the whole batch:
-loss = (sum of loss_sum) / max(sum of count, 1).
-
-Truncated importance weights: for tokens that were not drawn by the old policy.
+The objective knows no model. It returns (sum, count), so that micro-batches add up to
+exactly the whole batch: loss = (sum of loss_sum) / max(sum of count, 1).
 """
 
 from __future__ import annotations
@@ -15,75 +13,13 @@ from mempo_jax.core.divergences import ESTIMATORS, bounded_log_ratio, kl_k3
 from mempo_jax.core.masking import as_float, keep, masked_sum
 from mempo_jax.types import Array
 
-
-def importance_weights(
-    old_log_probs: Array, behaviour_log_probs: Array, cap: float
-) -> tuple[Array, Array]:
-    """min(old / behaviour, cap): what a token counts for.
-
-    The clipped ratio of the surrogate compares the policy with the old one. Tokens of a
-    sampler that differs from it (another engine, older weights, other rounding) are off
-    by this further ratio. Truncation bounds its variance, at the price of a bias away
-    from tokens that the sampler found unlikely. No gradient flows through the weights.
-    Source: Ionides 2008, "Truncated importance sampling" (JCGS 17(2)), section 2.
-
-    Args:
-      old_log_probs, behaviour_log_probs: [B, T], trainer's and sampler's; their
-        difference is bounded to +-20.
-      cap: > 0, the largest weight.
-
-    Returns:
-      Weights [B, T], and bool [B, T]: which were truncated.
-
-    Raises:
-      ValueError: cap not above 0.
-    """
-    if not cap > 0:
-        raise ValueError(f"importance_cap must be above 0, or None for off; got {cap}")
-    ratio = jnp.exp(bounded_log_ratio(old_log_probs, behaviour_log_probs))
-    ratio = lax.stop_gradient(ratio)
-    return jnp.minimum(ratio, cap), ratio > cap
-
-
 AGGREGATIONS = ("token_mean", "trajectory_mean", "constant")
+# Names of the sums in ``aux``: an accumulator is made before the first batch fills it.
 AUX_KEYS = (
     *("tokens", "kl", "old_kl", "ratio", "clip_fraction"),
     *("abs_advantage", "weighted_token_share"),
 )
-IMPORTANCE_KEYS = ("importance_weight", "importance_capped")  # where there is a cap
-
-
-def clipped_surrogate(
-    log_probs: Array,
-    old_log_probs: Array,
-    advantage: Array,
-    *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None = None,
-) -> Array:
-    """min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A), to be maximised.
-
-    Source: PPO, Schulman et al. 2017 (arXiv:1707.06347), equation 7; two bounds as in
-    DAPO's Clip-Higher, Yu et al. 2025 (arXiv:2503.14476), section 3.1; ``dual_clip`` c
-    (> 1) bounds it below by c A where A < 0: Ye et al. 2020 (arXiv:1912.09729).
-
-    Args:
-      log_probs, old_log_probs, advantage: [B, T].
-
-    Returns:
-      [B, T].
-    """
-    advantage = as_float(advantage)
-    ratio = jnp.exp(bounded_log_ratio(log_probs, old_log_probs))
-    bounded = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
-    surrogate = jnp.minimum(ratio * advantage, bounded * advantage)
-    if dual_clip is None:
-        return surrogate
-    if dual_clip <= 1:
-        raise ValueError(f"dual_clip must be above 1, or None for off; got {dual_clip}")
-    floor = jnp.maximum(surrogate, dual_clip * advantage)
-    return jnp.where(advantage < 0, floor, surrogate)
+IMPORTANCE_KEYS = ("importance_weight", "importance_capped")  # only if there is a cap
 
 
 def policy_objective(
@@ -127,7 +63,7 @@ def policy_objective(
       trajectory_index: int [B]; None makes every row its own trajectory.
       constant_length: tokens, for "constant"; None takes T.
       trajectory_token_count: [N], counted tokens of each trajectory in the whole
-        optimiser batch. Needed where a trajectory's rows may lie in several
+        optimiser batch. Needed if the rows of a trajectory can be spread over several
         micro-batches; None counts inside this call.
       entropy: [B, T], only summed into ``aux``.
       behaviour_log_probs: [B, T], the sampler's, for ``importance_cap``.
@@ -147,31 +83,108 @@ def policy_objective(
     _check_choice("kl_estimator", kl_estimator, tuple(ESTIMATORS))
     _check_choice("aggregation", aggregation, AGGREGATIONS)
     mask = jnp.asarray(mask, bool)
+    # Masked before any exp: garbage in padding would become NaN in the gradient.
     current = keep(log_probs, mask)
-    old, ref, gain = (
+    # Fixed targets of this update: only the current log-probs are differentiated.
+    old, ref, fixed_advantage = (
         lax.stop_gradient(keep(values, mask))
         for values in (old_log_probs, ref_log_probs, advantage)
     )
     surrogate = clipped_surrogate(
-        current, old, gain, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
+        current,
+        old,
+        fixed_advantage,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        dual_clip=dual_clip,
     )
-    sums = {}
+    importance_sums = {}
     if importance_cap is not None:
-        drawn = _sampled_with(behaviour_log_probs, mask)
-        weight, capped = importance_weights(old, drawn, importance_cap)
+        behaviour = _behaviour(behaviour_log_probs, mask)
+        weight, capped = importance_weights(old, behaviour, importance_cap)
         surrogate = weight * surrogate
-        sums["importance_weight"] = masked_sum(weight, mask)
-        sums["importance_capped"] = masked_sum(capped, mask)
+        importance_sums["importance_weight"] = masked_sum(weight, mask)
+        importance_sums["importance_capped"] = masked_sum(capped, mask)
     kl = ESTIMATORS[kl_estimator](current, ref)
     pays_kl = mask if kl_mask is None else mask & jnp.asarray(kl_mask, bool)
     loss = -surrogate + as_float(kl_coef) * keep(kl, pays_kl)
     weight, count = aggregation_weights(
         mask, aggregation, trajectory_index, constant_length, trajectory_token_count
     )
-    aux = _sums(current, old, gain, kl, mask, clip_low, clip_high) | sums
+    aux = _sums(current, old, fixed_advantage, kl, mask, clip_low, clip_high)
+    aux |= importance_sums
     if entropy is not None:
         aux["entropy"] = masked_sum(lax.stop_gradient(entropy), mask)
     return jnp.sum(keep(loss, mask) * weight), count, aux
+
+
+def clipped_surrogate(
+    log_probs: Array,
+    old_log_probs: Array,
+    advantage: Array,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> Array:
+    """min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A), to be maximised.
+
+    Source: PPO, Schulman et al. 2017 (arXiv:1707.06347), equation 7; two bounds as in
+    DAPO's Clip-Higher, Yu et al. 2025 (arXiv:2503.14476), section 3.1; the lower bound
+    of dual clipping from Ye et al. 2020 (arXiv:1912.09729).
+
+    Args:
+      log_probs, old_log_probs, advantage: [B, T].
+      clip_low, clip_high: distances of the bounds from a ratio of 1.
+      dual_clip: c > 1 bounds the surrogate below by c A if A < 0; None: no bound.
+
+    Returns:
+      [B, T].
+
+    Raises:
+      ValueError: dual_clip is not above 1.
+    """
+    advantage = as_float(advantage)
+    ratio = jnp.exp(bounded_log_ratio(log_probs, old_log_probs))
+    bounded = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
+    surrogate = jnp.minimum(ratio * advantage, bounded * advantage)
+    if dual_clip is None:
+        return surrogate
+    if dual_clip <= 1:
+        raise ValueError(f"dual_clip must be above 1, or None for off; got {dual_clip}")
+    # With A < 0 the minimum above has no floor: one huge ratio could rule the batch.
+    floor = jnp.maximum(surrogate, dual_clip * advantage)
+    return jnp.where(advantage < 0, floor, surrogate)
+
+
+def importance_weights(
+    old_log_probs: Array, behaviour_log_probs: Array, cap: float
+) -> tuple[Array, Array]:
+    """Truncated importance weight of each token: min(old / behaviour, cap).
+
+    The clipped ratio of the surrogate compares the policy with the old one. Tokens of a
+    sampler that differs from it (another engine, older weights, other rounding) are off
+    by this further ratio. Truncation bounds its variance, at the price of a bias away
+    from tokens that the sampler found unlikely. No gradient flows through the weights.
+    Source: Ionides 2008, "Truncated importance sampling" (JCGS 17(2)), section 2.
+
+    Args:
+      old_log_probs, behaviour_log_probs: [B, T], trainer's and sampler's; their
+        difference is bounded to +-20.
+      cap: > 0, the largest weight.
+
+    Returns:
+      Weights [B, T], and bool [B, T]: which were truncated.
+
+    Raises:
+      ValueError: cap is not above 0.
+    """
+    if not cap > 0:
+        raise ValueError(f"importance_cap must be above 0, or None for off; got {cap}")
+    ratio = jnp.exp(bounded_log_ratio(old_log_probs, behaviour_log_probs))
+    # A weight corrects the sampling distribution; it is no part of what is optimised.
+    ratio = lax.stop_gradient(ratio)
+    return jnp.minimum(ratio, cap), ratio > cap
 
 
 def aggregation_weights(
@@ -181,10 +194,19 @@ def aggregation_weights(
     constant_length: int | None = None,
     trajectory_token_count: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Weight [B, T] of each token's loss in the sum, and the count it is divided by.
+    """Weight of each token's loss in the sum, and the count that the sum is divided by.
 
-    Given ``trajectory_token_count``, a micro-batch counts a trajectory by the share of
+    With ``trajectory_token_count``, a micro-batch counts a trajectory by the share of
     its tokens that it holds: the counts of all micro-batches add to whole trajectories.
+
+    Args:
+      mask: bool [B, T], the counted tokens.
+      aggregation: one of ``AGGREGATIONS``.
+      trajectory_index, constant_length, trajectory_token_count: see
+        ``policy_objective``.
+
+    Returns:
+      Weights [B, T], 0 where not counted, and a scalar.
     """
     ones = keep(jnp.ones(mask.shape), mask)
     if aggregation == "token_mean":
@@ -193,8 +215,10 @@ def aggregation_weights(
     index = jnp.arange(mask.shape[0]) if trajectory_index is None else trajectory_index
     index = jnp.asarray(index)
     if trajectory_token_count is None:
+        # Rows compared in pairs, [B, B]: the number of trajectories need not be static.
         same = index[:, None] == index[None, :]
         total = jnp.sum(jnp.where(same, per_row[None, :], 0), axis=1)
+        # A trajectory counts once, at its first row that has counted tokens.
         earlier = same & (per_row > 0)[None, :] & jnp.tri(len(index), k=-1, dtype=bool)
         count = jnp.sum((per_row > 0) & ~earlier.any(axis=1)).astype(ones.dtype)
     else:
@@ -206,12 +230,14 @@ def aggregation_weights(
     return ones / jnp.maximum(total, 1)[:, None], count
 
 
-def _sums(current, old, gain, kl, mask, clip_low, clip_high) -> dict[str, Array]:
+def _sums(current, old, advantage, kl, mask, clip_low, clip_high) -> dict[str, Array]:
     """Sums over counted tokens, for reporting; see ``AUX_KEYS``."""
+    # Reported only: no gradient may reach the parameters through these sums.
     current, kl = lax.stop_gradient(current), lax.stop_gradient(kl)
     ratio = jnp.exp(bounded_log_ratio(current, old))
-    clipped = ((gain > 0) & (ratio > 1 + clip_high)) | (
-        (gain < 0) & (ratio < 1 - clip_low)
+    # The bound only cuts the gradient on the side to which the advantage pushes.
+    clipped = ((advantage > 0) & (ratio > 1 + clip_high)) | (
+        (advantage < 0) & (ratio < 1 - clip_low)
     )
     per_token = {
         "tokens": jnp.ones_like(ratio),
@@ -219,13 +245,13 @@ def _sums(current, old, gain, kl, mask, clip_low, clip_high) -> dict[str, Array]
         "old_kl": kl_k3(current, old),
         "ratio": ratio,
         "clip_fraction": clipped,
-        "abs_advantage": jnp.abs(gain),
-        "weighted_token_share": gain != 0,
+        "abs_advantage": jnp.abs(advantage),
+        "weighted_token_share": advantage != 0,
     }
     return {name: masked_sum(values, mask) for name, values in per_token.items()}
 
 
-def _sampled_with(behaviour_log_probs: Array | None, mask: Array) -> Array:
+def _behaviour(behaviour_log_probs: Array | None, mask: Array) -> Array:
     if behaviour_log_probs is None:
         raise ValueError(
             "importance_cap needs behaviour_log_probs, what the sampler gave each "

@@ -1,6 +1,6 @@
 """When a diagnosis holds, and the figures that show it.
 
-A condition takes the record of a run and returns ``Evidence``, or None. A metric that
+A condition takes the record of a run and returns ``Symptom``, or None. A metric that
 it needs and that the run did not measure ends it: ``early``, ``late``, ``ends`` and
 ``third`` raise ``NotMeasured`` then, which ``examine`` takes for None. Metrics that it
 can do without are read from ``run.table``.
@@ -21,8 +21,8 @@ import numpy as np
 from mempo_jax.doctor.findings import (
     MIN_TREND_STEPS,
     Condition,
-    Evidence,
     Figure,
+    Symptom,
     mean,
     median,
 )
@@ -91,13 +91,11 @@ def above(name: str, metric: str, limit: float, *beside: str) -> Condition:
       The condition; the fact ``mostly`` says that the mean is above a half.
     """
 
-    def condition(run: RunRecord) -> Evidence | None:
+    def condition(run: RunRecord) -> Symptom | None:
         last = late(run, metric)
         if last.mean <= limit:
             return None
-        return Evidence(
-            [mean(last), *latest(run, *beside)], {"mostly": last.mean > 0.5}
-        )
+        return Symptom([mean(last), *latest(run, *beside)], {"mostly": last.mean > 0.5})
 
     condition.__name__ = name
     return condition
@@ -106,13 +104,13 @@ def above(name: str, metric: str, limit: float, *beside: str) -> Condition:
 # --- The run itself
 
 
-def no_steps(run: RunRecord) -> Evidence | None:
+def no_steps(run: RunRecord) -> Symptom | None:
     if len(run.table) or run.summary:
         return None
-    return Evidence([], {"starting": run.starting})
+    return Symptom([], {"starting": run.starting})
 
 
-def damaged_record(run: RunRecord) -> Evidence | None:
+def damaged_record(run: RunRecord) -> Symptom | None:
     steps = run.table.steps
     counts = {
         "lines that cannot be read": run.broken_lines,
@@ -122,7 +120,7 @@ def damaged_record(run: RunRecord) -> Evidence | None:
     counts = {what: count for what, count in counts.items() if count}
     files = [f"{name} cannot be read: {why}" for name, why in run.unread.items()]
     if counts:
-        return Evidence(
+        return Symptom(
             [*(Figure(what, count) for what, count in counts.items())],
             {
                 "rows": ", ".join(f"{count} {what}" for what, count in counts.items()),
@@ -131,17 +129,17 @@ def damaged_record(run: RunRecord) -> Evidence | None:
         )
     if files:
         figure = Figure("files that cannot be read", len(files))
-        return Evidence([figure], {"files": "; ".join(files)})
+        return Symptom([figure], {"files": "; ".join(files)})
     return None
 
 
-def failed_trajectories(run: RunRecord) -> Evidence | None:
+def failed_trajectories(run: RunRecord) -> Symptom | None:
     last, sampled = late(run, "failed_trajectories"), _trajectories_per_step(run)
     if sampled is None or last.mean <= 0.05 * sampled:
         return None
     limit = run.number("sampling.max_failed_share")
     failed = last.mean / sampled
-    return Evidence(
+    return Symptom(
         [
             mean(last, f"of {number(sampled)} a step"),
             *setting(run, "sampling.max_failed_share"),
@@ -154,7 +152,7 @@ def failed_trajectories(run: RunRecord) -> Evidence | None:
     )
 
 
-def unfinished(run: RunRecord) -> Evidence | None:
+def unfinished(run: RunRecord) -> Symptom | None:
     table, steps = run.table, run.number("train.steps")
     if not len(table) or steps is None:
         return None
@@ -169,7 +167,7 @@ def unfinished(run: RunRecord) -> Evidence | None:
     progress = f"The run has done {done} of {number(steps)} steps, and "
     if all_done:
         progress = f"All {number(steps)} steps are done, but "
-    return Evidence(
+    return Symptom(
         [
             Figure("steps done", done),
             Figure("seconds since the last step", round(run.idle_s or 0.0)),
@@ -178,7 +176,7 @@ def unfinished(run: RunRecord) -> Evidence | None:
     )
 
 
-def recompilations(run: RunRecord) -> Evidence | None:
+def recompilations(run: RunRecord) -> Symptom | None:
     compiled = np.nan_to_num(run.table.column("compilations")[STARTING_ROWS:])
     steps = run.table.steps[STARTING_ROWS:]
     rows = np.flatnonzero(compiled > 0)
@@ -186,7 +184,7 @@ def recompilations(run: RunRecord) -> Evidence | None:
     if len(rows) <= max(MIN_WINDOW, 0.02 * len(compiled)):
         return None
     total = compiled.sum()
-    return Evidence(
+    return Symptom(
         [
             Figure("compilations", total, int(steps[rows[0]]), int(steps[rows[-1]])),
             *latest(run, "seconds"),
@@ -195,14 +193,14 @@ def recompilations(run: RunRecord) -> Evidence | None:
     )
 
 
-def slower(run: RunRecord) -> Evidence | None:
+def slower(run: RunRecord) -> Symptom | None:
     if len(run.table) < 2 * MIN_WINDOW:
         return None
     before, now = ends(run, "seconds")
     tokens_before, tokens_now = ends(run, "tokens_per_trajectory")
     if now.median < 3 * before.median or tokens_now.mean > 1.5 * tokens_before.mean:
         return None
-    return Evidence(
+    return Symptom(
         [
             median(before, "at first"),
             median(now, "now"),
@@ -215,26 +213,24 @@ def slower(run: RunRecord) -> Evidence | None:
     )
 
 
-def device_memory(run: RunRecord) -> Evidence | None:
+def device_memory(run: RunRecord) -> Symptom | None:
     first, last = third(run, "device_bytes", 0), late(run, "device_bytes")
     if last.median < 1.5 * first.median:
         return None
-    return Evidence(
-        [median(first), median(last)], {"times": last.median / first.median}
-    )
+    return Symptom([median(first), median(last)], {"times": last.median / first.median})
 
 
 # --- Trajectories and operations
 
 
-def longer(run: RunRecord) -> Evidence | None:
+def longer(run: RunRecord) -> Symptom | None:
     before, now = ends(run, "tokens_per_trajectory")
     success = ends(run, "success")
     if now.mean < 1.5 * before.mean or not differ(before, now, SURE):
         return None
     if rises(*success):
         return None
-    return Evidence(
+    return Symptom(
         [
             mean(before, "at first"),
             mean(now, "now"),
@@ -245,19 +241,19 @@ def longer(run: RunRecord) -> Evidence | None:
     )
 
 
-def actions_cut(run: RunRecord) -> Evidence | None:
+def actions_cut(run: RunRecord) -> Symptom | None:
     last, success = late(run, "cut_turn_rate"), run.table.late("success")
     if last.mean <= 0.1:
         return None
     harmless = success is not None and success.mean >= GOOD_SUCCESS
     grave = last.mean > 0.5 and not harmless
-    return Evidence(
+    return Symptom(
         [mean(last), *latest(run, "cut_trajectory_rate", "malformed_rate", "success")],
         {"harmless": harmless, "grave": grave},
     )
 
 
-def malformed_ops(run: RunRecord) -> Evidence | None:
+def malformed_ops(run: RunRecord) -> Symptom | None:
     first, last = ends(run, "malformed_rate")
     if last.mean < 0.1:
         return None
@@ -265,7 +261,7 @@ def malformed_ops(run: RunRecord) -> Evidence | None:
     paid = latest(run, *names)
     total, floor = sum(figure.value for figure in paid), setting(run, PENALTY_FLOOR)
     at_floor = bool(floor) and total <= 0.9 * floor[0].value
-    return Evidence(
+    return Symptom(
         [
             mean(first, "at first"),
             mean(last, "now"),
@@ -285,21 +281,21 @@ def malformed_ops(run: RunRecord) -> Evidence | None:
 # --- The memory
 
 
-def memory_off(run: RunRecord) -> Evidence | None:
+def memory_off(run: RunRecord) -> Symptom | None:
     return (
-        Evidence(latest(run, "success", "recall_hit_rate"))
+        Symptom(latest(run, "success", "recall_hit_rate"))
         if run.field("memory.enabled") is False
         else None
     )
 
 
-def memory_unused(run: RunRecord) -> Evidence | None:
+def memory_unused(run: RunRecord) -> Symptom | None:
     kind = "rewrite" if _is_rolling(run) else "write"
     before, last = ends(run, f"ops_per_turn/{kind}")
     turns, success = late(run, "turns").mean, late(run, "success")
     if last.mean * turns > RARE_OPS or run.field("memory.enabled") is False:
         return None
-    return Evidence(
+    return Symptom(
         [mean(before, "at first"), mean(last, "now"), mean(success)],
         {
             "ops": last.mean * turns,
@@ -310,7 +306,7 @@ def memory_unused(run: RunRecord) -> Evidence | None:
     )
 
 
-def write_only(run: RunRecord) -> Evidence | None:
+def write_only(run: RunRecord) -> Symptom | None:
     success = run.table.late("success")
     before, last = run.table.ends("write_only_rate")
     by_rate = last is not None and last.mean >= 0.5
@@ -325,7 +321,7 @@ def write_only(run: RunRecord) -> Evidence | None:
     if _is_rolling(run):
         return None
     fell_into = differ(before, last, SURE)
-    return Evidence(
+    return Symptom(
         [
             *((mean(before, "at first"),) if fell_into else ()),
             mean(last, "now"),
@@ -340,30 +336,30 @@ def write_only(run: RunRecord) -> Evidence | None:
     )
 
 
-def recalls_find_nothing(run: RunRecord) -> Evidence | None:
+def recalls_find_nothing(run: RunRecord) -> Symptom | None:
     hits, turns = late(run, "recall_hit_rate"), late(run, "turns").mean
     if hits.mean > 0.5 or late(run, "ops_per_turn/recall").mean * turns < RARE_OPS:
         return None
-    return Evidence([mean(hits), *latest(run, "bank_size", "ops_per_turn/write")])
+    return Symptom([mean(hits), *latest(run, "bank_size", "ops_per_turn/write")])
 
 
-def merge_rate_high(run: RunRecord) -> Evidence | None:
+def merge_rate_high(run: RunRecord) -> Symptom | None:
     last = late(run, "merge_rate")
     if last.mean <= 0.3 or _writes_little(run):
         return None
     before, now = run.table.ends("success")
     helps = None not in (before, now)
     helps = helps and (now.mean >= GOOD_SUCCESS or rises(before, now))
-    return Evidence(
+    return Symptom(
         [mean(last), *latest(run, "duplicate_rate", "bank_size", "success")],
         {"helps": helps},
     )
 
 
-def duplicate_writes(run: RunRecord) -> Evidence | None:
+def duplicate_writes(run: RunRecord) -> Symptom | None:
     last = late(run, "duplicate_rate")
     return (
-        Evidence(
+        Symptom(
             [mean(last), *latest(run, "bank_size", "ops_per_turn/write", "success")]
         )
         if last.mean > 0.3 and not _writes_little(run)
@@ -371,7 +367,7 @@ def duplicate_writes(run: RunRecord) -> Evidence | None:
     )
 
 
-def bank_growth(run: RunRecord) -> Evidence | None:
+def bank_growth(run: RunRecord) -> Symptom | None:
     first, last = ends(run, "bank_size")
     success = ends(run, "success")
     if len(run.table.measured("bank_size")) < MIN_TREND_STEPS:
@@ -385,7 +381,7 @@ def bank_growth(run: RunRecord) -> Evidence | None:
     huge = grown and not full and last.mean > max(3 * first.mean, 20)
     if not huge and (pays or not (grown or full_of_junk)):
         return None
-    return Evidence(
+    return Symptom(
         [
             mean(first, "at first"),
             mean(last, "now"),
@@ -402,14 +398,14 @@ def bank_growth(run: RunRecord) -> Evidence | None:
     )
 
 
-def slow_recall(run: RunRecord) -> Evidence | None:
+def slow_recall(run: RunRecord) -> Symptom | None:
     p50, p95 = late(run, "recall_ms_p50"), late(run, "recall_ms_p95")
     waiting = _recall_share(run, p50, p95)
     matters = waiting is None or waiting >= 0.1 or p50.median >= 50
     if p95.median < 20 or not matters:
         return None
     share = "share of the sampling time, at least"
-    return Evidence(
+    return Symptom(
         [
             median(early(run, "recall_ms_p95"), "at first"),
             median(p95, "now"),

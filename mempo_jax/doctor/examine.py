@@ -124,19 +124,19 @@ def diagnose(diagnosis: Diagnosis, record: RunRecord) -> Finding | None:
       The finding; None if the run does not have it, or did not measure what shows it.
     """
     try:
-        evidence = diagnosis.condition(record)
+        symptom = diagnosis.condition(record)
     except NotMeasured:
         return None
-    if evidence is None:
+    if symptom is None:
         return None
-    facts = evidence.facts
+    facts = symptom.facts
     remedies = (advise(remedy, facts, record) for remedy in diagnosis.remedies)
     return Finding(
         name=diagnosis.name,
         severity=choose(diagnosis.severity, facts),
         what=spell(diagnosis.what, facts, record),
         why=spell(diagnosis.why, facts, record),
-        seen=tuple(evidence.figures),
+        seen=tuple(symptom.figures),
         remedies=tuple(filter(None, remedies)),
         may_cause=tuple(choose(MAY_CAUSE.get(diagnosis.name, ""), facts).split()),
     )
@@ -324,20 +324,21 @@ def _advice(first: RunRecord, second: RunRecord) -> tuple[str, ...]:
         + "machines.json of each run names them",
         "other versions of transformers, tokenizers and orbax-checkpoint read text and "
         "weights otherwise: machines.json names them too",
-        _tools_advice(first, second),
+        _tools_advice(first),
         "tasks and data may differ: look at the files in config.env.data_dir and at "
         "config.policy.path",
     )
 
 
-def _tools_advice(first: RunRecord, second: RunRecord) -> str:
+def _tools_advice(record: RunRecord) -> str:
+    """Of either run: their configs are the same."""
     field = "env.tools.deterministic"
-    if first.field(field) is True and second.field(field) is True:
+    if record.field(field) is True:
         return (
             f"tools may answer by the time or from a network, although config.{field} "
             "fixes what they draw"
         )
-    return f"fix what tools draw at random: {field_text(first, field)} True"
+    return f"fix what tools draw at random: {field_text(record, field)} True"
 
 
 def _relative_gap(first: RunRecord, second: RunRecord, name: str, a: int, b: int):

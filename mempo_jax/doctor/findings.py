@@ -17,7 +17,7 @@ MIN_TREND_STEPS = 20  # before a trend, or the lack of one, means anything
 # A field of the config as texts name it, or a section: config.SECTION.FIELD.
 FIELD = re.compile(r"config\.(?!json\b)([a-z_]+(?:\.[a-z0-9_]+)*)")
 
-# A text that depends on the facts of its evidence: pieces one after the other; of a
+# A text that depends on the facts of its symptom: pieces one after the other; of a
 # mapping the first piece whose fact is true ("not FACT": is false; "": always). Within
 # a piece {fact} is a number or a word, {fact%} a percentage, {section.field} a field of
 # the config with its value. A metric that is no fact is its late mean. In a remedy
@@ -92,7 +92,7 @@ class Finding:
         return plain
 
 
-class Evidence(NamedTuple):
+class Symptom(NamedTuple):
     """What a condition saw in a run.
 
     Attributes:
@@ -105,7 +105,7 @@ class Evidence(NamedTuple):
     facts: Mapping[str, Any] = {}
 
 
-Condition = Callable[[RunRecord], Evidence | None]
+Condition = Callable[[RunRecord], Symptom | None]
 
 
 class Diagnosis:
@@ -122,7 +122,7 @@ class Diagnosis:
         """Takes the row as it is written.
 
         Args:
-          condition: gives the evidence, or None if the run does not have it. Its name
+          condition: gives the symptom, or None if the run does not have it. Its name
             is the stable key of the findings.
           what: one sentence.
           why: what brings it about, and what it does.

@@ -29,8 +29,8 @@ from mempo_jax.doctor.conditions import (
 )
 from mempo_jax.doctor.findings import (
     MIN_TREND_STEPS,
-    Evidence,
     Figure,
+    Symptom,
     mean,
     median,
 )
@@ -41,7 +41,7 @@ from mempo_jax.runs.table import MIN_WINDOW
 # --- Updates: their size, KL, entropy, sampler against trainer
 
 
-def non_finite_updates(run: RunRecord) -> Evidence | None:
+def non_finite_updates(run: RunRecord) -> Symptom | None:
     table = run.table
     skipped, updates = table.total("skipped_updates"), table.total("updates")
     if not skipped:
@@ -50,7 +50,7 @@ def non_finite_updates(run: RunRecord) -> Evidence | None:
     steps = table.steps[rows]
     recent = steps[-1] >= table.steps[-MIN_WINDOW:][0]
     most = run.number("train.max_skipped_updates")
-    return Evidence(
+    return Symptom(
         [
             Figure("skipped_updates", skipped, int(steps[0]), int(steps[-1])),
             *((Figure("in a row that stop the run", most),) if most else ()),
@@ -64,7 +64,7 @@ def non_finite_updates(run: RunRecord) -> Evidence | None:
     )
 
 
-def updates_too_large(run: RunRecord) -> Evidence | None:
+def updates_too_large(run: RunRecord) -> Symptom | None:
     table = run.table
     rows = table.measured("clip_fraction")
     # A policy that is wrecked at once gets no updates any more: then all there were.
@@ -83,7 +83,7 @@ def updates_too_large(run: RunRecord) -> Evidence | None:
     for metric in ("old_kl", "grad_norm"):
         finite = rows[np.isfinite(table.column(metric)[rows])]
         beside.append(table.window(metric, finite, least=1))
-    return Evidence(
+    return Symptom(
         [mean(clipped), *(median(window) for window in beside if window)],
         {
             "clipped": clipped.mean,
@@ -92,7 +92,7 @@ def updates_too_large(run: RunRecord) -> Evidence | None:
     )
 
 
-def sampler_gap(run: RunRecord) -> Evidence | None:
+def sampler_gap(run: RunRecord) -> Symptom | None:
     apart, capped = _log_probs_apart(run), run.table.late("importance_capped")
     if capped is None or capped.mean < 0.2:
         return apart
@@ -100,11 +100,11 @@ def sampler_gap(run: RunRecord) -> Evidence | None:
     figures = mean(capped), *latest(run, "importance_weight")
     if apart is None:
         figures += latest(run, "log_prob_gap")
-        return Evidence(figures, {"capped": True, "http": _is_remote(run)})
-    return Evidence([*apart.figures, *figures], {**apart.facts, "capped": True})
+        return Symptom(figures, {"capped": True, "http": _is_remote(run)})
+    return Symptom([*apart.figures, *figures], {**apart.facts, "capped": True})
 
 
-def kl_blow_up(run: RunRecord) -> Evidence | None:
+def kl_blow_up(run: RunRecord) -> Symptom | None:
     last, success = late(run, "kl"), run.table.late("success")
     middle = run.table.third("kl", 1)
     grown = middle is not None and last.median > 10 * max(middle.median, 1e-6)
@@ -112,7 +112,7 @@ def kl_blow_up(run: RunRecord) -> Evidence | None:
     # Two nats a token are another policy; half a nat is far if it brought no success.
     if last.median < 2.0 and not (grown and failing and last.median > 0.5):
         return None
-    return Evidence(
+    return Symptom(
         [
             median(early(run, "kl"), "at the beginning"),
             median(last, "now"),
@@ -126,7 +126,7 @@ def kl_blow_up(run: RunRecord) -> Evidence | None:
     )
 
 
-def lost_dialogue(run: RunRecord) -> Evidence | None:
+def lost_dialogue(run: RunRecord) -> Symptom | None:
     unpaid = run.field("objective.kl_scope") == "ops"
     free, paid = run.table.late("kl_outside_ops"), run.table.late("kl_ops")
     if free is None:  # an older run: judge by the KL of all tokens
@@ -140,13 +140,13 @@ def lost_dialogue(run: RunRecord) -> Evidence | None:
         return None
     success = run.table.late("success")
     good = success is not None and success.mean >= GOOD_SUCCESS
-    return Evidence(
+    return Symptom(
         [median(free), *((median(paid),) if paid else ()), *latest(run, "entropy")],
         {"kl": free.median, "unpaid": unpaid, "harmless": good and not unpaid},
     )
 
 
-def entropy_explosion(run: RunRecord) -> Evidence | None:
+def entropy_explosion(run: RunRecord) -> Symptom | None:
     first, last = ends(run, "entropy")
     before, now = ends(run, "success")
     if last.mean < 3 * first.mean or not differ(first, last, SURE):
@@ -154,13 +154,13 @@ def entropy_explosion(run: RunRecord) -> Evidence | None:
     if now.mean > before.mean:
         return None
     figures = mean(first), mean(last), mean(now)
-    return Evidence(
+    return Symptom(
         [*figures, *latest(run, "malformed_rate")],
         {"before": first.mean, "now": last.mean},
     )
 
 
-def entropy_collapse(run: RunRecord) -> Evidence | None:
+def entropy_collapse(run: RunRecord) -> Symptom | None:
     first, last = ends(run, "entropy")
     success, silent = late(run, "success"), late(run, "degenerate_groups")
     if run.table.best("success").mean < 0.05:  # the tasks are too hard instead
@@ -168,7 +168,7 @@ def entropy_collapse(run: RunRecord) -> Evidence | None:
     if success.mean >= LOW_SUCCESS or silent.mean < 0.5 or last.mean * 4 > first.mean:
         return None
     figures = mean(first), mean(last), mean(success), mean(silent)
-    return Evidence(figures, {"before": first.mean, "now": last.mean})
+    return Symptom(figures, {"before": first.mean, "now": last.mean})
 
 
 # --- Groups: whether rewards tell their members apart
@@ -183,7 +183,7 @@ def silent_groups(run: RunRecord) -> Window | None:
     return None
 
 
-def constant_reward(run: RunRecord) -> Evidence | None:
+def constant_reward(run: RunRecord) -> Symptom | None:
     whole = needed(run.table.whole("success"))
     if np.ptp(whole.values) > EQUAL:
         return None
@@ -193,13 +193,13 @@ def constant_reward(run: RunRecord) -> Evidence | None:
             return None
         if not run.field("reward.function"):
             return None
-    return Evidence(
+    return Symptom(
         [mean(whole, "the same in every step"), *latest(run, "edit_distance")],
         {"reward": whole.mean},
     )
 
 
-def low_diversity(run: RunRecord) -> Evidence | None:
+def low_diversity(run: RunRecord) -> Symptom | None:
     distance, success = late(run, "edit_distance"), late(run, "success")
     before, silent = run.table.early("edit_distance"), silent_groups(run)
     if distance.mean > 0.05:
@@ -212,7 +212,7 @@ def low_diversity(run: RunRecord) -> Evidence | None:
     lost = before is not None and before.mean > 0.1
     if lost and success.mean <= NO_SUCCESS:
         return None  # there was nothing right to become sure of
-    return Evidence(
+    return Symptom(
         [
             *((mean(before, "at the beginning"),) if lost else ()),
             mean(distance),
@@ -227,7 +227,7 @@ def low_diversity(run: RunRecord) -> Evidence | None:
     )
 
 
-def tasks_too_hard(run: RunRecord) -> Evidence | None:
+def tasks_too_hard(run: RunRecord) -> Symptom | None:
     success, silent = late(run, "success"), needed(silent_groups(run))
     if success.mean > NO_SUCCESS or silent.mean < NEARLY_ALL_GROUPS:
         return None
@@ -236,28 +236,28 @@ def tasks_too_hard(run: RunRecord) -> Evidence | None:
     if best_start > 5 * NO_SUCCESS:
         return None  # it could do them once: see late_collapse
     known = (Figure("success of the cold start", start[0]),) if start else ()
-    return Evidence([mean(success), mean(silent), *known])
+    return Symptom([mean(success), mean(silent), *known])
 
 
-def tasks_too_easy(run: RunRecord) -> Evidence | None:
+def tasks_too_easy(run: RunRecord) -> Symptom | None:
     first, last = ends(run, "success")
     silent = needed(silent_groups(run))
     if silent.mean < MOST_GROUPS or min(first.mean, last.mean) < SOLVED:
         return None
-    return Evidence(
+    return Symptom(
         [mean(first), mean(last), mean(silent)],
         {"before": first.mean, "nearly_all": silent.mean >= NEARLY_ALL_GROUPS},
     )
 
 
-def credit_reaches_no_token(run: RunRecord) -> Evidence | None:
+def credit_reaches_no_token(run: RunRecord) -> Symptom | None:
     group, token = late(run, "group_abs_advantage"), late(run, "abs_advantage")
     if group.mean < 0.05 or token.mean > 0.02 * group.mean:
         return None
-    return Evidence([mean(group), mean(token), *latest(run, "weighted_token_share")])
+    return Symptom([mean(group), mean(token), *latest(run, "weighted_token_share")])
 
 
-def only_penalties(run: RunRecord) -> Evidence | None:
+def only_penalties(run: RunRecord) -> Symptom | None:
     outcome, equal = late(run, "no_outcome_groups"), late(run, "degenerate_groups")
     apart = outcome.mean - equal.mean  # groups told apart by something else alone
     if outcome.mean < NEARLY_ALL_GROUPS or apart < 0.5:
@@ -270,7 +270,7 @@ def only_penalties(run: RunRecord) -> Evidence | None:
         if window.mean < 0 and not name.endswith("/task")
     ]
     worst = sorted(costs, key=lambda window: window.mean)[:2]
-    return Evidence(
+    return Symptom(
         [*(mean(window) for window in (outcome, equal, *worst))],
         {
             "silent": outcome.mean,
@@ -279,7 +279,7 @@ def only_penalties(run: RunRecord) -> Evidence | None:
     )
 
 
-def advantages_zero(run: RunRecord) -> Evidence | None:
+def advantages_zero(run: RunRecord) -> Symptom | None:
     success = late(run, "success")
     equal = run.table.late("degenerate_groups")
     all_equal = equal is not None and equal.mean >= ALL_GROUPS
@@ -293,13 +293,13 @@ def advantages_zero(run: RunRecord) -> Evidence | None:
     before = run.table.early("degenerate_groups")
     learnt = before is not None and before.mean < ALL_GROUPS
     learnt = learnt and success.mean >= SOLVED
-    return Evidence(
+    return Symptom(
         [mean(shown), *latest(run, "success", "abs_advantage", "empty_steps")],
         {"all_equal": all_equal, "learnt": learnt},
     )
 
 
-def few_groups_teach(run: RunRecord) -> Evidence | None:
+def few_groups_teach(run: RunRecord) -> Symptom | None:
     success = late(run, "success")
     gated = run.field("reward.outcome_gate") is not False
     silent = silent_groups(run) if gated else run.table.late("degenerate_groups")
@@ -307,7 +307,7 @@ def few_groups_teach(run: RunRecord) -> Evidence | None:
         return None
     if not NO_SUCCESS < success.mean < LOW_SUCCESS:
         return None
-    return Evidence(
+    return Symptom(
         [mean(silent), *latest(run, "success", "empty_steps", "edit_distance")],
         {"silent": silent.mean},
     )
@@ -316,7 +316,7 @@ def few_groups_teach(run: RunRecord) -> Evidence | None:
 # --- Progress: whether the run gets anywhere, and keeps what it had
 
 
-def shaping_grows(run: RunRecord) -> Evidence | None:
+def shaping_grows(run: RunRecord) -> Symptom | None:
     if len(run.table.measured("reward")) < MIN_TREND_STEPS:
         return None
     total = third(run, "reward", 0), third(run, "reward", 2)
@@ -329,7 +329,7 @@ def shaping_grows(run: RunRecord) -> Evidence | None:
     grown = {n: after[n].mean - before[n].mean for n in before if n in after}
     most = max(grown, key=grown.get, default=None)
     cause = (before[most], after[most]) if most else ()
-    return Evidence(
+    return Symptom(
         [
             *(mean(window) for window in (*total, *task)),
             *(mean(window, "what grew most") for window in cause),
@@ -343,7 +343,7 @@ def shaping_grows(run: RunRecord) -> Evidence | None:
     )
 
 
-def late_collapse(run: RunRecord) -> Evidence | None:
+def late_collapse(run: RunRecord) -> Symptom | None:
     table, last = run.table, late(run, "success")
     best = needed(table.best("success"))
     start = (sampled_success(run.cold_start) or (0.0,))[0]
@@ -368,12 +368,12 @@ def late_collapse(run: RunRecord) -> Evidence | None:
     figures.sort(key=lambda figure: figure.first_step)  # to show them by their steps
     first = table.early("success")
     never_rose = first is not None and best.mean <= first.mean + 2 * first.error
-    return Evidence(
+    return Symptom(
         figures, {"best": best.mean, "now": last.mean, "never_rose": never_rose}
     )
 
 
-def no_better_than_cold_start(run: RunRecord) -> Evidence | None:
+def no_better_than_cold_start(run: RunRecord) -> Symptom | None:
     halves = [sampled_success(run.summary.get(w)) for w in ("cold_start", "trained")]
     if None in halves:
         return None
@@ -386,7 +386,7 @@ def no_better_than_cold_start(run: RunRecord) -> Evidence | None:
     if not (worse or gap or unsure):
         return None
     interval = f"95 % interval {number(low)} to {number(high)}"
-    return Evidence(
+    return Symptom(
         [
             Figure("success_sampled of the cold start", before),
             Figure("success_sampled, trained", after, remark=interval),
@@ -402,7 +402,7 @@ def no_better_than_cold_start(run: RunRecord) -> Evidence | None:
     )
 
 
-def learning_rate_ended(run: RunRecord) -> Evidence | None:
+def learning_rate_ended(run: RunRecord) -> Symptom | None:
     decay, steps = run.number("train.decay_steps"), run.number("train.steps")
     if not decay or not steps or not len(run.table):
         return None
@@ -410,10 +410,10 @@ def learning_rate_ended(run: RunRecord) -> Evidence | None:
     if idle <= 0.1 * decay:
         return None
     figures = setting(run, "train.decay_steps") + setting(run, "train.steps")
-    return Evidence(figures, {"decay": decay, "idle": idle})
+    return Symptom(figures, {"decay": decay, "idle": idle})
 
 
-def policy_hardly_moves(run: RunRecord) -> Evidence | None:
+def policy_hardly_moves(run: RunRecord) -> Symptom | None:
     kl = run.table.late("kl_first_update") or late(run, "kl")
     updates = len(run.table.measured("grad_norm"))
     # A thousandth of a nat from the reference is as good as never moved.
@@ -421,7 +421,7 @@ def policy_hardly_moves(run: RunRecord) -> Evidence | None:
         return None
     if late(run, "success").mean >= GOOD_SUCCESS:
         return None
-    return Evidence(
+    return Symptom(
         [
             median(kl),
             *latest(run, "grad_norm", "abs_advantage"),
@@ -431,7 +431,7 @@ def policy_hardly_moves(run: RunRecord) -> Evidence | None:
     )
 
 
-def reward_flat_loss_falls(run: RunRecord) -> Evidence | None:
+def reward_flat_loss_falls(run: RunRecord) -> Symptom | None:
     steps = len(run.table.measured("loss"))
     if steps < MIN_TREND_STEPS or not _is_flat(run, "reward"):
         return None
@@ -449,7 +449,7 @@ def reward_flat_loss_falls(run: RunRecord) -> Evidence | None:
         figures.append(Figure("kl_coef x kl, at first", before))
         figures.append(Figure("kl_coef x kl, now", after))
         by_kl = before - after > 0.5 * fall
-    return Evidence(
+    return Symptom(
         figures,
         {
             "before": first.mean,
@@ -460,7 +460,7 @@ def reward_flat_loss_falls(run: RunRecord) -> Evidence | None:
     )
 
 
-def success_flat(run: RunRecord) -> Evidence | None:
+def success_flat(run: RunRecord) -> Symptom | None:
     steps = len(run.table.measured("success"))
     if steps < MIN_TREND_STEPS or not _is_flat(run, "success"):
         return None
@@ -468,7 +468,7 @@ def success_flat(run: RunRecord) -> Evidence | None:
     kl = [run.table.third("kl", which) for which in (0, 2)]
     decay = run.number("credit.bonus_decay_steps")
     without_bonus = int(run.table.steps[-1]) + 1 - decay if decay else 0
-    return Evidence(
+    return Symptom(
         [
             mean(first),
             mean(last),
@@ -494,7 +494,7 @@ def _is_remote(run: RunRecord) -> bool:
     return run.field("engine.kind") == "http"
 
 
-def _log_probs_apart(run: RunRecord) -> Evidence | None:
+def _log_probs_apart(run: RunRecord) -> Symptom | None:
     """Log-probs of sampler and trainer that come apart in the course of the run."""
     table = run.table
     rows = np.flatnonzero(  # of steps without an update nothing was compared
@@ -512,7 +512,7 @@ def _log_probs_apart(run: RunRecord) -> Evidence | None:
     grown = last.median > 10 * first.median and differ(first, last, SURE)
     if not (near or grown):
         return None
-    return Evidence(
+    return Symptom(
         [
             median(first, "at first"),
             median(last, "now"),
@@ -522,12 +522,12 @@ def _log_probs_apart(run: RunRecord) -> Evidence | None:
     )
 
 
-def _collapsed_at_once(start: float, last: Window) -> Evidence | None:
+def _collapsed_at_once(start: float, last: Window) -> Symptom | None:
     """No window was ever as good as the cold start, whose success is ``start``."""
     if start < 0.1 or last.mean > 0.7 * start or start - last.mean <= 4 * last.error:
         return None
     known = Figure("success_sampled of the cold start", start)
-    return Evidence(
+    return Symptom(
         [known, mean(last, "now")],
         {"best": start, "now": last.mean, "never_rose": True},
     )

@@ -96,7 +96,7 @@ def choose(options: Any, facts: Mapping[str, Any]) -> Any:
     Args:
       options: a mapping from facts to options: "not FACT" for one that is false, "" for
         all others; or the only option.
-      facts: the facts of the evidence.
+      facts: the facts of the symptom.
 
     Returns:
       The option of the first fact that is true; "" if there is none.
@@ -115,7 +115,7 @@ def spell(text: Text, facts: Mapping[str, Any], record: RunRecord) -> str:
 
     Args:
       text: as ``Text`` says.
-      facts: the facts of the evidence.
+      facts: the facts of the symptom.
       record: the run.
 
     Returns:
@@ -143,7 +143,7 @@ def advise(remedy: str | Mapping[str, str], facts: Mapping[str, Any], record) ->
 
     Args:
       remedy: one text, or one by fact.
-      facts: the facts of the evidence.
+      facts: the facts of the symptom.
       record: the run.
 
     Returns:

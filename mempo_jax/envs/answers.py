@@ -1,4 +1,4 @@
-"""Compares short answers as the question answering benchmarks do; reads many at once.
+"""Scores of short answers as in question answering benchmarks, and lists of answers.
 
 ``normalise_answer``, ``exact_match`` and ``token_f1`` follow SQuAD (Rajpurkar et al.
 2016); ``answer_f1`` adds HotpotQA's rule for yes and no (Yang et al. 2018).
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 VERDICTS = frozenset({"yes", "no", "noanswer"})  # right or wrong, nothing in between
-# "1: Paris; 2: Rome". A number counts behind a separator only: "at 2: 30" is none.
+# "1: Paris; 2: Rome". A number counts after a separator only: "at 2: 30" has none.
 _NUMBER = re.compile(r"(?:^|[;,\n])\s*\(?(\d{1,3})\s*(?:[:)]|\.(?=\s))\s*")
 
 
 def normalise_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and extra space.
+    """Returns ``text`` in lower case, without punctuation, articles and extra space.
 
     Source: Rajpurkar et al. 2016 (SQuAD), as its evaluation and HotpotQA's do.
     """
@@ -28,15 +28,20 @@ def normalise_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, gold: str) -> float:
-    """1.0 if both are the same answer after normalisation, else 0.0."""
+    """Returns 1.0 if ``prediction`` and ``gold`` agree when normalised, else 0.0."""
     return float(normalise_answer(prediction) == normalise_answer(gold))
 
 
 def token_f1(prediction: str, gold: str) -> float:
-    """Harmonic mean of token precision and recall after normalisation, in [0, 1].
+    """Returns the harmonic mean of token precision and recall, in [0, 1].
 
-    Tokens count as often as they occur; where one side has none, 1.0 if both have
-    none, else 0.0. Source: Rajpurkar et al. 2016, section 6.1.
+    Tokens are those of the normalised texts, and count as often as they occur. If one
+    side has none, the result is 1.0 if both have none, else 0.0. Source: Rajpurkar et
+    al. 2016, section 6.1.
+
+    Args:
+      prediction: the policy's answer.
+      gold: the right answer.
     """
     predicted = normalise_answer(prediction).split()
     wanted = normalise_answer(gold).split()
@@ -47,9 +52,13 @@ def token_f1(prediction: str, gold: str) -> float:
 
 
 def answer_f1(prediction: str, gold: str) -> float:
-    """``token_f1``, but a yes or a no shares nothing with any other answer.
+    """Returns ``token_f1``, but a yes or a no shares nothing with any other answer.
 
     "yes, it is" against "yes" is 0. Source: HotpotQA's evaluation (Yang et al. 2018).
+
+    Args:
+      prediction: the policy's answer.
+      gold: the right answer.
     """
     sides = {normalise_answer(prediction), normalise_answer(gold)}
     if len(sides) == 2 and sides & VERDICTS:
@@ -58,22 +67,30 @@ def answer_f1(prediction: str, gold: str) -> float:
 
 
 def join_answers(answers: Sequence[str]) -> str:
-    """``1: first; 2: second``, the form that ``split_answers`` reads."""
+    """Returns ``answers`` as ``1: first; 2: second``, which ``split_answers`` reads."""
     return "; ".join(f"{n}: {text}" for n, text in enumerate(answers, start=1))
 
 
 def split_answers(text: str, count: int) -> tuple[str, ...]:
-    """The numbered answers of one text, ``count`` of them; "" where one is missing.
+    """Reads the numbered answers of one text.
 
-    Total: any text gives ``count`` strings. Numbers beyond ``count`` are read as part
-    of the answer they stand in; of two answers to one number the later counts. A single
+    Any text gives ``count`` strings. Numbers beyond ``count`` are read as part of the
+    answer that contains them; of two answers to one number the later counts. A single
     answer needs no number.
+
+    Args:
+      text: the policy's answer.
+      count: number of questions.
+
+    Returns:
+      ``count`` answers in order, "" for a missing one.
     """
-    found = [m for m in _NUMBER.finditer(text) if 1 <= int(m[1]) <= count]
-    if not found and count == 1:
+    numbers = [m for m in _NUMBER.finditer(text) if 1 <= int(m[1]) <= count]
+    if not numbers and count == 1:
         return (text.strip(),)
     answers = [""] * count
-    ends = [match.start() for match in found[1:]] + [len(text)]
-    for match, end in zip(found, ends):
+    # An answer ends where the next number begins.
+    ends = [match.start() for match in numbers[1:]] + [len(text)]
+    for match, end in zip(numbers, ends):
         answers[int(match[1]) - 1] = text[match.end() : end].strip(" \t\r\n;")
     return tuple(answers)

@@ -1,4 +1,4 @@
-"""The environment protocol, tasks, and task suites.
+"""Protocols of environments and task suites, and the data that they exchange.
 
 The names follow Gymnasium: ``reset(seed)``, ``step(action)``, ``done``. Observations
 and actions are text. A reward is the *increase of the task score* that the step earned,
@@ -24,7 +24,13 @@ class DataError(ConfigError):
 
 @dataclasses.dataclass(frozen=True)
 class StepResult:
-    """What an environment answers: the next observation, the score earned, the end."""
+    """What an environment answers to an action.
+
+    Attributes:
+      observation: the next text, "" at the end.
+      reward: how much the step raised the task score.
+      done: whether the task is over.
+    """
 
     observation: str
     reward: float
@@ -35,11 +41,14 @@ class StepResult:
 class Question:
     """A question of a task, and the truth about it.
 
-    observation: index of the observation that asks. answer: the gold answer. support:
-    indices of the observations that hold it as it stands when it is asked; one that was
-    corrected since is none. kind: the op that answers it, "act" or "answer". category:
-    the kind of question that evaluation reports it under; "" for none. parts: where one
-    answer answers several questions, the category of each; else empty.
+    Attributes:
+      observation: index of the observation that asks the question.
+      answer: the gold answer.
+      support: indices of the observations that hold this answer and are still valid
+        when it is asked; an observation that was corrected since is not among them.
+      kind: the op that answers the question, "act" or "answer".
+      category: the kind of question under which evaluation reports it; "" for none.
+      parts: the category of each question, if one answer answers several; else empty.
     """
 
     observation: int
@@ -56,39 +65,48 @@ class Environment(Protocol):
     goal: str
 
     def reset(self, seed: int) -> str:
-        """Starts the task and returns the first observation."""
+        """Starts the task and returns the first observation.
+
+        Args:
+          seed: the only source of randomness; the same seed must give the same start.
+        """
         ...
 
     def step(self, action: str, *, final: bool = False) -> StepResult:
-        """Moves on. ``""`` passes; ``final`` marks an answer that ends the task."""
+        """Carries out one action.
+
+        Args:
+          action: text of the policy's action; ``""`` passes.
+          final: whether the action is an answer that ends the task.
+        """
         ...
 
     def score(self) -> float:
-        """Task score so far, in [0, 1]."""
+        """Returns the task score so far, in [0, 1]."""
         ...
 
     def useful(self) -> frozenset[int]:
-        """Indices of the observations worth remembering (0 is the first).
+        """Returns indices of the observations worth remembering (0 is the first).
 
-        Known to the evaluator, never to the policy; empty where it is unknown.
+        The evaluator knows them, the policy never does; empty if they are unknown.
         """
         ...
 
     def questions(self) -> tuple[Question, ...]:
-        """The questions of the task in order, once it was reset.
+        """Returns the questions of the task in order, once the task was reset.
 
-        Known to the evaluator and to probes, never to the policy; empty where unknown.
-        An environment that has some may also say how each was answered, in a method
-        ``question_scores() -> tuple[float, ...]``: scores in [0, 1] in the same order,
-        one for each part of a question that has parts, 0 where it was not answered.
-        Evaluation then reports categories apart.
+        The evaluator and probes know them, the policy never does; empty if they are
+        unknown. An environment with questions may also say how well each was answered,
+        in a method ``question_scores() -> tuple[float, ...]``: scores in [0, 1] in the
+        same order, one for each part of a question that has parts, and 0 for a question
+        without an answer. Evaluation then reports the categories separately.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task by name: ``split`` and ``index`` find it again, ``seed`` starts it."""
+    """A task by name: ``split`` and ``index`` identify it, ``seed`` starts it."""
 
     suite: str
     split: str
@@ -102,14 +120,23 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Situation:
-    """What a scripted policy may look at: the same things the learner sees."""
+    """What a scripted policy may look at: the same things the learner sees.
+
+    Attributes:
+      observation: text of the current observation.
+      recalled: texts that the recalls since this observation returned.
+      queries: the queries of these recalls.
+      goal: the environment's goal.
+      block: the block that the context rule "rolling" carries along.
+      turn: number of the turn, from 0; a recall takes a turn of its own.
+    """
 
     observation: str
     recalled: tuple[str, ...]
     queries: tuple[str, ...]
     goal: str = ""
-    block: str = ""  # that the context rule "rolling" carries along
-    turn: int = 0  # from 0; a recall takes a turn of its own
+    block: str = ""
+    turn: int = 0
 
 
 ScriptedPolicy = Callable[[Situation, np.random.Generator], str]
@@ -121,24 +148,34 @@ class TaskSuite(Protocol):
     name: str
 
     def task(self, split: str, index: int) -> Task:
-        """The ``index``-th task of a split; any index >= 0 is valid for ``train``."""
+        """Returns one task of a split.
+
+        Args:
+          split: "train" or "test".
+          index: number of the task; ``train`` takes any number >= 0.
+        """
         ...
 
     def size(self, split: str) -> int | None:
-        """Number of distinct tasks, None where they are procedural."""
+        """Returns the number of tasks of ``split``, None if they are endless."""
         ...
 
-    def make(self, task: Task) -> Environment: ...
+    def make(self, task: Task) -> Environment:
+        """Returns a new environment for ``task``, not yet reset."""
+        ...
 
     def vocabulary(self) -> list[str]:
-        """Words that observations, questions and answers may use."""
+        """Returns words that observations, questions and answers may use."""
         ...
 
     def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
-        """Demonstrates the *form* of acting, blind to what is worth remembering.
+        """Returns a policy that demonstrates the *form* of acting.
+
+        It does not know what is worth remembering.
 
         Args:
-          write_rate: probability of each note; None: the one that demonstrations use.
+          write_rate: probability of each note; None for the one that demonstrations
+            use.
         """
         ...
 
@@ -148,13 +185,18 @@ class UnrepeatableTaskError(ValueError):
 
 
 def check_repeatable(suite: TaskSuite, tasks: Sequence[Task]) -> None:
-    """Resets each task twice; groups need the same start for every member.
+    """Resets each task twice and compares: all members of a group need the same start.
+
+    Args:
+      suite: makes the environments.
+      tasks: the tasks to check.
 
     Raises:
       UnrepeatableTaskError: the goal or the first observation differed.
     """
     for task in tasks:
         first, second = suite.make(task), suite.make(task)
+        # Two environments, not one reset twice: members of a group have one each.
         starts = [(env.reset(task.seed), env.goal) for env in (first, second)]
         if starts[0] != starts[1]:
             raise UnrepeatableTaskError(
@@ -165,6 +207,12 @@ def check_repeatable(suite: TaskSuite, tasks: Sequence[Task]) -> None:
 
 
 def derived_seed(*parts: int | str) -> int:
-    """A 32-bit seed from names and numbers, the same on every machine."""
+    """Returns a 32-bit seed from names and numbers, the same on every machine.
+
+    Args:
+      *parts: what the seed depends on, in order.
+    """
+    # hash() of a text differs between processes; SHA-256 does not. JSON separates the
+    # parts.
     digest = hashlib.sha256(json.dumps(parts).encode()).digest()
     return int.from_bytes(digest[:4], "little")

@@ -1,12 +1,12 @@
-"""Context rules: what of the past stands before the policy in each turn.
+"""Context rules: how much of the past the policy sees in each turn.
 
-``append``   everything is kept; one segment a trajectory.
+``append``   everything is kept; a trajectory is one segment.
 ``window``   rebuilt whenever the environment moves, with the last ``window_turns``
              turns (0: only the current observation). A recall does not move the
              environment, so its results continue the segment.
 ``budget``   append until ``max_context_tokens``, then rebuilt like ``window``.
 ``rolling``  the policy rewrites one ``<mem>`` block each turn; the next context holds
-             goal, that block and the last observation (MEM1, MemAgent).
+             the goal, that block and the last observation (MEM1, MemAgent).
 
 A rebuild starts a new *segment*; a segment only ever grows. Lengths are measured by a
 callable that the rollout passes in, so this module knows text and no tokens.
@@ -26,8 +26,17 @@ RULES = ("append", "window", "budget", "rolling")
 class ContextConfig:
     """One rule and its limits.
 
-    max_context_tokens: fed in a turn, at most. rolling_lines: that demonstrations keep
-    in the block of rule "rolling".
+    Attributes:
+      rule: one of ``RULES``.
+      window_turns: past turns that a rebuilt context shows.
+      max_context_tokens: the most tokens that a turn may feed.
+      write_reminder_every: turns without a write after which ``reminder`` is shown; 0
+        for never.
+      summary_titles: titles of entries that the status line lists.
+      instructions: beginning of every context.
+      instruction_variants: other wordings of it, for the other members of a group.
+      reminder: text that asks for a write.
+      rolling_lines: lines that demonstrations keep in the block of rule "rolling".
     """
 
     rule: str
@@ -41,10 +50,13 @@ class ContextConfig:
     rolling_lines: int
 
     def variant(self, number: int) -> ContextConfig:
-        """The settings with the instructions of one member of a group.
+        """Returns the settings with the instructions of one member of a group.
 
         Members take turns: 0 has ``instructions``, 1 the first variant, and so on.
         Other words for the same request make members act less alike.
+
+        Args:
+          number: number of the member in its group, from 0.
         """
         texts = (self.instructions, *self.instruction_variants)
         chosen = texts[number % len(texts)]
@@ -70,6 +82,7 @@ class ContextConfig:
                 "config.context.instruction_variants: expected texts that are not "
                 f"empty, got {self.instruction_variants!r}"
             )
+        # Fewer tokens would not even hold a status line and an end of turn.
         if self.max_context_tokens < 8:
             raise ValueError(
                 "config.context.max_context_tokens: expected at least 8, got "
@@ -81,9 +94,12 @@ class ContextConfig:
 class View:
     """What the policy sees in one turn.
 
-    ``fresh``: a new segment, ``system`` then ``history`` (user text and the turn whose
-    action answered it) then ``user``. Otherwise only ``user`` is new, behind the last
-    action of the segment.
+    Attributes:
+      fresh: whether this starts a new segment: ``system``, then ``history``, then
+        ``user``. Otherwise only ``user`` is new, after the last action of the segment.
+      system: instructions, goal and block.
+      history: (user text, turn whose action answered it) of the past turns shown.
+      user: text of this turn.
     """
 
     fresh: bool
@@ -93,7 +109,7 @@ class View:
 
 
 def block_text(block: str) -> str:
-    """A block as it stands behind the goal."""
+    """Returns ``block`` in its tags, as a context shows it after the goal."""
     return f"\n<{BLOCK}>{block}</{BLOCK}>"
 
 
@@ -101,7 +117,12 @@ Measure = Callable[[View], int]
 
 
 class Context:
-    """Applies one rule over the turns of one trajectory."""
+    """Applies one rule over the turns of one trajectory.
+
+    Args:
+      settings: the rule and its limits.
+      goal: the environment's goal.
+    """
 
     def __init__(self, settings: ContextConfig, goal: str) -> None:
         self._settings = settings
@@ -112,36 +133,44 @@ class Context:
         self.block = ""  # as the policy last rewrote it
         self.rebuilds = 0
 
-    def view(self, user: str, whole: str, moved: bool, measure: Measure) -> View | None:
-        """The next view, or None where no allowed context fits.
+    def view(
+        self, user: str, rebuilt: str, moved: bool, measure: Measure
+    ) -> View | None:
+        """Returns the next view, or None if no allowed context fits.
 
         Args:
-          user: new text of this turn, behind what the policy has already seen.
-          whole: the text of this turn for a rebuilt context: observation and recalls.
+          user: new text of this turn, after what the policy has already seen.
+          rebuilt: the text of this turn for a rebuilt context: observation and recalls.
           moved: whether the environment moved since the last turn.
-          measure: tokens that a view would feed, the segment before it included.
+          measure: tokens that a view would feed, including the segment before it.
         """
         rule = self._settings.rule
         if self._shown is not None and not self._rebuilds_now(moved):
             view = View(False, self._system, (), user)
             if self._fits(view, measure):
                 return self._show(view)
+            # append never drops what was shown: no room left ends the trajectory.
             if rule == "append":
                 return None
             self.rebuilds += 1
         wanted = len(self._past) if rule == "append" else self._settings.window_turns
         if rule == "rolling":
             wanted = 0
+        # As much history as fits, dropping the oldest turn first.
         for turns in range(min(wanted, len(self._past)), -1, -1):
             history = tuple(self._past[len(self._past) - turns :])
-            view = View(True, self._system_now(), history, whole)
+            view = View(True, self._system_now(), history, rebuilt)
             if self._fits(view, measure):
                 return self._show(view)
         return None
 
     def acted(self, turn: int, block: str | None = None) -> None:
-        """Records that the shown view was answered in ``turn``, and the block that the
-        answer rewrote, if it did."""
+        """Records how the policy answered the shown view.
+
+        Args:
+          turn: number of the turn that answered it.
+          block: the block that the answer rewrote; None if it rewrote none.
+        """
         self._past.append((self._shown or "", turn))
         if block is not None:
             self.block = block

@@ -24,7 +24,9 @@ from mempo_jax.envs.reward import (
 )
 from mempo_jax.memory import BLOCK, Bank, Grammar, Op, error_message, parse_ops
 
-MAX_NOTICES = 2  # different faults of the last turn that the policy is told of
+# Different faults of the last turn that the policy reads, and characters of each: a
+# turn may hold many faults, and their notices must not fill the context.
+MAX_NOTICES = 2
 MAX_NOTICE_CHARS = 120
 
 
@@ -43,7 +45,19 @@ class EnvironmentFault(RuntimeError):
 
 
 class Episode:
-    """See the module docstring. ``observe`` and ``act`` alternate until ``done``."""
+    """One trajectory. ``observe`` and ``act`` alternate until ``done``.
+
+    Args:
+      env: the environment, not yet reset.
+      task: gives the seed of the reset, and the name in errors.
+      bank: an empty memory bank for this trajectory alone.
+      max_turns: turns after which the trajectory is cut off.
+      context: the context rule and its limits.
+      reward: weights of the reward's components.
+
+    Raises:
+      EnvironmentFault: the environment could not be reset.
+    """
 
     def __init__(
         self,
@@ -57,6 +71,7 @@ class Episode:
         self.task, self.bank, self.env = task, bank, env
         self._max_turns, self._reward_config = max_turns, reward
         self._context_config = context
+        # The block's tag is an op under rule "rolling" only; elsewhere it is text.
         grammar = Grammar(block=BLOCK if context.rule == "rolling" else "")
         self._parse = partial(parse_ops, grammar=grammar, limits=bank.config)
         self.status = EpisodeStatus.RUNNING
@@ -91,23 +106,29 @@ class Episode:
         return self._context.rebuilds
 
     def situation(self) -> Situation:
-        """For scripted policies: the observation and what this turn's recalls gave."""
+        """Returns what scripted policies see: observation and recalls of this turn."""
         goal, block = self.env.goal, self._context.block
         recalls = tuple(self._recalled), tuple(self._queries)
         return Situation(self._observation, *recalls, goal, block, self.turn)
 
     def observe(self, measure: Measure = lambda view: 0) -> View | None:
-        """What the policy sees now; None, and OVERFLOW, where no context fits."""
+        """Returns what the policy sees now, or None if no context fits.
+
+        The status is OVERFLOW then.
+
+        Args:
+          measure: number of tokens that a view would feed.
+        """
         results = self._fresh_results
-        # A turn may hold many faults; what is shown of them must not fill the context.
-        told = list(dict.fromkeys(self._notices))[:MAX_NOTICES]
-        notices = "".join(f"{notice[:MAX_NOTICE_CHARS]}\n" for notice in told)
+        # Two ops may fail alike; each fault is shown once.
+        faults = list(dict.fromkeys(self._notices))[:MAX_NOTICES]
+        notices = "".join(f"{notice[:MAX_NOTICE_CHARS]}\n" for notice in faults)
         status = self._status_line()
         seen = self._observation if self._moved else ""
         reminder = self._reminder()
         user = f"{status}{notices}{seen}{results}{reminder}"
-        whole = f"{status}{notices}{self._observation}{self._all_results()}{reminder}"
-        view = self._context.view(user, whole, self._moved, measure)
+        rebuilt = f"{status}{notices}{self._observation}{self._all_results()}{reminder}"
+        view = self._context.view(user, rebuilt, self._moved, measure)
         if view is None:
             self.status = EpisodeStatus.OVERFLOW
         else:
@@ -120,15 +141,28 @@ class Episode:
         token_offsets: Sequence[tuple[int, int]] | None = None,
         stopped: bool = False,
     ) -> None:
-        """Runs the ops of one action and moves on: ``decide``, then ``advance``."""
+        """Runs the ops of one action and moves on: ``decide``, then ``advance``.
+
+        Args:
+          text: the policy's action, as decoded.
+          token_offsets: see ``decide``.
+          stopped: see ``decide``.
+        """
         self.decide(text, token_offsets, stopped)
         self.advance()
 
     def questions(self, text: str) -> list[tuple[str, str]]:
-        """What the writes of this action would ask the bank's judge as it stands.
+        """Returns what the writes of an action would ask the bank's judge at present.
 
-        (new, old) texts, so that many episodes' can be judged together. Nothing changes
-        here; a write that meets what the same turn did before it may ask for others.
+        The questions of many episodes can thus be judged together. Nothing changes
+        here. A write that meets an entry of the same turn may ask other questions
+        later.
+
+        Args:
+          text: the policy's action.
+
+        Returns:
+          Pairs of texts: (new, old).
         """
         pairs = []
         for op in self._parse(text):
@@ -158,6 +192,7 @@ class Episode:
         self._notices, self._fresh_results = [], ""
         count = len(token_offsets) if token_offsets is not None else 0
         if not ops:
+            # Without an op, credit goes to the token that ended the turn.
             span = (count - 1, count) if stopped and count else None
             self.bank.note("skip", step=self.turn, token_span=span)
         final = None
@@ -170,7 +205,7 @@ class Episode:
         self._decided = recalls, final
 
     def advance(self) -> None:
-        """The environment answers the action that ``decide`` was given.
+        """Lets the environment answer the action that ``decide`` was given.
 
         Raises:
           EnvironmentFault: the environment raised, or returned a wrong type or NaN.
@@ -181,11 +216,11 @@ class Episode:
             self.status = EpisodeStatus.TRUNCATED
 
     def reward(self) -> Reward:
-        """Named components and total; the episode must have ended.
+        """Returns the named components and their total; the episode must have ended.
 
         Raises:
           RewardError: the environment's score is not one finite float in [0, 1].
-          EnvironmentFault: its score() raised.
+          EnvironmentFault: the environment's score() raised.
         """
         try:
             score = self.env.score()
@@ -207,9 +242,9 @@ class Episode:
             bank.note("malformed", step=turn, error=op.error, token_span=span)
         elif op.kind == "write":
             title = op.args.get("title")
-            done = bank.write(op.content, title=title, step=turn, token_span=span)
-            error = error or done.error
-            if done.outcome in ("new", "merged"):
+            result = bank.write(op.content, title=title, step=turn, token_span=span)
+            error = error or result.error
+            if result.outcome in ("new", "merged"):
                 self._quiet_since = turn + 1
         elif op.kind == "recall":
             self._recall(op)
@@ -227,6 +262,7 @@ class Episode:
             self._notices.append(f"error: {error_message(error, op)}")
 
     def _recall(self, op: Op) -> None:
+        # Recalls are timed one by one: their latency is a metric of the rollout.
         began = time.perf_counter()
         hits = self.bank.recall(
             op.content,
@@ -243,8 +279,9 @@ class Episode:
         self._result_lines += lines
 
     def _move(self, recalls: bool, final: Op | None) -> None:
-        """The environment moves unless the turn ended with a recall."""
+        """Moves the environment on, unless the turn ended with a recall."""
         if recalls:
+            # The policy sees the results first, beside the same observation.
             self._moved = False
             self.turn_reward.append(0.0)
             return
@@ -263,6 +300,7 @@ class Episode:
             ) from error
         self.turn_reward.append(reward * self._reward_config.task_weight)
         self._observation = observation
+        # Recalls belong to one observation; the next one starts without any.
         self._observation_index += 1
         self._moved = True
         self._recalled, self._result_lines, self._queries = [], [], []

@@ -1,12 +1,11 @@
-"""Tasks that are a seed each, for environments that draw all they show from it.
+"""Suites whose tasks are a seed each, among them those of a user's own environment.
 
-Among them environments of one's own: ``config.env.name = "package.module:Name"`` names
-a class, or a function without arguments, that gives an ``Environment``. Beyond that
-protocol it may have
+``config.env.name = "package.module:Name"`` names a class, or a function without
+arguments, that gives an ``Environment``. Beyond that protocol it may have
 
 ``expert(seen, rng)``  a method that demonstrates the task: the text of one turn, from
                        what the policy sees (a ``Situation``)
-``write_rate``         how many of the expert's writes demonstrations keep, 0 to 1
+``write_rate``         the share of the expert's writes that demonstrations keep, 0 to 1
 ``moves``              texts that demonstrations choose from, if there is no expert
 """
 
@@ -31,18 +30,63 @@ from mempo_jax.memory import BankConfig
 from mempo_jax.settings import ConfigError
 
 SPLITS = ("train", "test")
-WORDS_OF_TASKS = 16  # whose texts give the vocabulary
-MAX_TURNS = 64  # of each of them, without a move
-MAX_NOTE_WORDS = 24
-# Of an environment of one's own: a word in an eighth of the tasks is missed by 64 in a
-# row once in 5,000 times.
+WORDS_OF_TASKS = 16  # tasks whose texts give the vocabulary
+MAX_TURNS = 64  # turns that each of these tasks is watched, without a move
+MAX_NOTE_WORDS = 24  # words of a note that FormExpert writes
+# The vocabulary of a user's own environment is complete after QUIET_TASKS tasks without
+# a new word: 64 in a row miss a word of an eighth of the tasks once in 5,000 times.
 QUIET_TASKS, MOST_TASKS = 64, 512
+
+
+def own_suite(path: str, seed: int, limits: BankConfig | None = None) -> OwnSuite:
+    """Returns the suite of ``package.module:Name``.
+
+    Args:
+      path: names a class, or a function without arguments, that gives an
+        ``Environment``.
+      seed: seed of the run.
+      limits: limits of a turn; None for those of a bank with its defaults.
+
+    Raises:
+      ConfigError: there is no such thing, or what it gives is no Environment.
+    """
+    module, _, name = path.partition(":")
+    field = f"config.env.name = {path!r}"
+    try:
+        make: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{field}: {error}") from error
+    if not callable(make):
+        raise ConfigError(
+            f"{field}: expected a class or a function that gives an Environment, got "
+            f"{make!r}"
+        )
+    try:
+        env = make()
+    except Exception as error:  # foreign code may raise anything
+        raise ConfigError(
+            f"{field}: expected to make an Environment by calling it without "
+            f"arguments, got {type(error).__name__}: {error}"
+        ) from error
+    wanted = ("goal", "reset", "step", "score", "useful")
+    missing = [each for each in wanted if not hasattr(env, each)]
+    if missing:
+        raise ConfigError(
+            f"{field}: expected an Environment (mempo_jax.envs.Environment), "
+            f"{type(env).__name__} lacks {', '.join(missing)}"
+        )
+    return OwnSuite(make, path, seed, limits or BankConfig())
 
 
 class SeededSuite:
     """Tasks of one environment; the splits differ in their seeds.
 
-    make: an environment for a split. key: of what this suite plays, beside its name.
+    Args:
+      name: name of the suite.
+      make: makes an environment for a split.
+      seed: seed of the run.
+      key: what distinguishes this suite from others of its name, such as the game.
+      moves: texts that demonstrations choose from.
     """
 
     def __init__(
@@ -58,6 +102,11 @@ class SeededSuite:
         self._make, self._seed, self._key, self._moves = make, seed, key, moves
 
     def task(self, split: str, index: int) -> Task:
+        """Returns task ``index`` of ``split``.
+
+        Raises:
+          ValueError: no such split, or a negative index.
+        """
         if split not in SPLITS or index < 0:
             raise ValueError(
                 f"{self.name} task: expected split train or test and index >= 0, got "
@@ -67,13 +116,15 @@ class SeededSuite:
         return Task(self.name, split, index, seed)
 
     def size(self, split: str) -> int | None:
+        """Returns None: there are as many tasks as seeds, in each ``split``."""
         return None
 
     def make(self, task: Task) -> Environment:
+        """Returns a new environment for the split of ``task``."""
         return self._make(task.split)
 
     def vocabulary(self) -> list[str]:
-        """Words that the first tasks show to somebody who makes no move."""
+        """Returns the words that the first tasks show if nobody makes a move."""
         texts = [*self._moves]
         for index in range(WORDS_OF_TASKS):
             task = self.task("train", index)
@@ -81,10 +132,12 @@ class SeededSuite:
         return sorted({word for text in texts for word in re.findall(r"\w+", text)})
 
     def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        """Returns a ``FormExpert``, with ``write_rate`` or the default one."""
         rate = WRITE_RATE if write_rate is None else write_rate
         return FormExpert(self._moves, rate)
 
     def _texts(self, env: Environment, seed: int) -> Iterator[str]:
+        """Yields all texts of one task in which nobody makes a move."""
         yield env.reset(seed)
         yield env.goal
         for _ in range(MAX_TURNS):
@@ -94,32 +147,14 @@ class SeededSuite:
                 return
 
 
-class FormExpert:
-    """Notes what it sees with one probability, then makes one of ``moves`` at random.
-
-    It knows nothing of the task, and shows the form of acting only.
-    """
-
-    def __init__(self, moves: tuple[str, ...], write_rate: float = WRITE_RATE) -> None:
-        self._moves, self._write_rate = moves, write_rate
-
-    def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
-        said = ""
-        if rng.random() < self._write_rate:
-            words = re.sub(r"[<>]", " ", situation.observation).split()
-            said = f"<mem_write> {' '.join(words[:MAX_NOTE_WORDS])}</mem_write>"
-        if not self._moves:
-            return said
-        return f"{said}<act> {self._moves[rng.integers(len(self._moves))]}</act>"
-
-
 class OwnSuite(SeededSuite):
-    """Tasks of an environment of one's own, with its expert or the generic one.
+    """Tasks of a user's own environment, with its expert or the generic one.
 
     Args:
       make: makes the environment.
       path: "package.module:Name", as in ``config.env.name``.
-      limits: of a turn, for the texts of the expert.
+      seed: seed of the run.
+      limits: limits of a turn, which the texts of the expert must keep.
 
     Raises:
       ConfigError: ``moves``, ``expert`` or ``write_rate`` is not what it should be.
@@ -129,18 +164,19 @@ class OwnSuite(SeededSuite):
         self, make: Callable[[], Environment], path: str, seed: int, limits: BankConfig
     ) -> None:
         self._field, self._limits = f"config.env.name = {path!r}", limits
-        # Never reset, so that its expert cannot look up what it should remember.
-        blind: Any = make()
-        moves = getattr(blind, "moves", ())
-        if isinstance(moves, str):  # its letters would be the moves
+        # An instance that never starts a task: its expert cannot look up what it should
+        # remember.
+        never_reset: Any = make()
+        moves = getattr(never_reset, "moves", ())
+        if isinstance(moves, str):  # each letter would be a move
             raise self._fault(f"expected moves as a tuple of texts, got {moves!r}")
-        self._own_expert = getattr(blind, "expert", None)
+        self._own_expert = getattr(never_reset, "expert", None)
         if self._own_expert is not None and not callable(self._own_expert):
             raise self._fault(
                 f"expected expert as a method, expert(seen, rng), got "
                 f"{self._own_expert!r}"
             )
-        self._write_rate = getattr(blind, "write_rate", WRITE_RATE)
+        self._write_rate = getattr(never_reset, "write_rate", WRITE_RATE)
         numeric = isinstance(self._write_rate, int | float)
         if not numeric or not 0 <= self._write_rate <= 1:
             raise self._fault(
@@ -155,6 +191,7 @@ class OwnSuite(SeededSuite):
         return self._own_expert is not None
 
     def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
+        """Returns the own expert or a generic one, writing with ``write_rate``."""
         rate = self._write_rate if write_rate is None else write_rate
         if self._own_expert is not None:
             return CheckedExpert(self._own_expert, self._field, self._limits, rate)
@@ -162,22 +199,26 @@ class OwnSuite(SeededSuite):
         return GenericExpert(self._moves, endings=endings, tag=tag, write_rate=rate)
 
     def vocabulary(self) -> list[str]:
-        """Words of ``moves``, and of tasks until no more come up, if nobody moves."""
+        """Returns the words of ``moves``, and of tasks until no new ones come up."""
         texts = [*self._moves, UNKNOWN]
-        found = {word for text in texts for word in re.findall(r"\w+", text)}
+        known = {word for text in texts for word in re.findall(r"\w+", text)}
         quiet = 0
         for index in range(MOST_TASKS):
             task = self.task("train", index)
             texts = self._texts(self.make(task), task.seed)
-            new = {word for text in texts for word in re.findall(r"\w+", text)} - found
-            found |= new
+            new = {word for text in texts for word in re.findall(r"\w+", text)} - known
+            known |= new
             quiet = 0 if new else quiet + 1
             if quiet == QUIET_TASKS:
                 break
-        return sorted(found)
+        return sorted(known)
 
     def _endings(self) -> frozenset[str]:
-        """Observations before the end of the first tasks, if none contains a "?"."""
+        """Returns observations that ask by being the last, though they contain no "?".
+
+        These are the last ones before the end of the first tasks, if no text asks with
+        a "?".
+        """
         last = set()
         for index in range(WORDS_OF_TASKS):
             task = self.task("train", index)
@@ -191,18 +232,18 @@ class OwnSuite(SeededSuite):
         return frozenset(last)
 
     def _answer_tag(self) -> str:
-        """The op that answers the questions, if the environment knows some."""
+        """Returns the op that answers the questions, if the environment knows some."""
         task = self.task("train", 0)
         env = self.make(task)
         env.reset(task.seed)
-        asked = env.questions() if hasattr(env, "questions") else ()
-        kinds = {question.kind for question in asked}
+        questions = env.questions() if hasattr(env, "questions") else ()
+        kinds = {question.kind for question in questions}
         return kinds.pop() if len(kinds) == 1 else "act"
 
     def _texts(self, env: Environment, seed: int) -> Iterator[str]:
         try:
             yield from super()._texts(env, seed)
-        except Exception as error:  # code of somebody else may raise anything
+        except Exception as error:  # foreign code may raise anything
             raise self._fault(
                 f"a task without a move (step('') in each turn, seed {seed}) raised "
                 f"{type(error).__name__}: {error}"
@@ -212,40 +253,25 @@ class OwnSuite(SeededSuite):
         return ConfigError(f"{self._field}: {what}")
 
 
-def own_suite(path: str, seed: int, limits: BankConfig | None = None) -> OwnSuite:
-    """The suite of ``package.module:Name``.
+class FormExpert:
+    """Notes what it sees with one probability, then makes one of ``moves`` at random.
+
+    It knows nothing of the task, and shows the form of acting only.
 
     Args:
-      path: a class, or a function without arguments, that gives an ``Environment``.
-      seed: of the run.
-      limits: of a turn; None: those of a bank with its defaults.
-
-    Raises:
-      ConfigError: there is no such thing, or what it gives is no Environment.
+      moves: texts to choose an action from; may be empty.
+      write_rate: probability of a note, 0 to 1.
     """
-    module, _, name = path.partition(":")
-    field = f"config.env.name = {path!r}"
-    try:
-        made: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{field}: {error}") from error
-    if not callable(made):
-        raise ConfigError(
-            f"{field}: expected a class or a function that gives an Environment, got "
-            f"{made!r}"
-        )
-    try:
-        env = made()
-    except Exception as error:  # code of somebody else may raise anything
-        raise ConfigError(
-            f"{field}: expected to make an Environment by calling it without "
-            f"arguments, got {type(error).__name__}: {error}"
-        ) from error
-    wanted = ("goal", "reset", "step", "score", "useful")
-    missing = [each for each in wanted if not hasattr(env, each)]
-    if missing:
-        raise ConfigError(
-            f"{field}: expected an Environment (mempo_jax.envs.Environment), "
-            f"{type(env).__name__} lacks {', '.join(missing)}"
-        )
-    return OwnSuite(made, path, seed, limits or BankConfig())
+
+    def __init__(self, moves: tuple[str, ...], write_rate: float = WRITE_RATE) -> None:
+        self._moves, self._write_rate = moves, write_rate
+
+    def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
+        """Returns the text of one turn for ``situation``, drawn with ``rng``."""
+        note = ""
+        if rng.random() < self._write_rate:
+            words = re.sub(r"[<>]", " ", situation.observation).split()
+            note = f"<mem_write> {' '.join(words[:MAX_NOTE_WORDS])}</mem_write>"
+        if not self._moves:
+            return note
+        return f"{note}<act> {self._moves[rng.integers(len(self._moves))]}</act>"

@@ -1,9 +1,9 @@
-"""Who demonstrates in an environment of one's own.
+"""Experts that demonstrate acting in a user's own environment.
 
 ``CheckedExpert`` runs the environment's own ``expert`` and refuses nonsense.
 ``GenericExpert`` serves an environment without one. Both are blind to outcomes: they
-see what the policy sees, and whether a note is written is left to chance, so that what
-deserves memory stays for reinforcement learning to find out.
+see what the policy sees, and chance decides whether a note is written, so that
+reinforcement learning is left to find out what deserves memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mempo_jax.envs.base import Situation
 from mempo_jax.memory import BankConfig, Op, OpKind, error_message, parse_ops
 from mempo_jax.settings import ConfigError
 
-WRITE_RATE = 0.5  # of both experts, if the environment names no other
+WRITE_RATE = 0.5  # for both experts, if the environment names no other
 UNKNOWN = "unknown"  # the generic answer when nothing was recalled
 # Limits of the generic texts. Ten words with their tags and a short move fit into 16
 # tokens, the default of config.sampling.max_new_tokens.
@@ -26,8 +26,8 @@ MAX_ANSWER_WORDS = 8
 _SENTENCE = re.compile(r"[^.!?\n]*[.!?\n]+|[^.!?\n]+$")
 _THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 _PUNCTUATION = ".,;:!?()\"'"
-_SHOWN_CHARS = 80  # of a text in an error
-# Words that an answer is not made of, if it is cut out of a recalled note.
+_SHOWN_CHARS = 80  # characters of a text in an error
+# Words that are left out when an answer is cut out of a recalled note.
 _COMMON = frozenset(
     (
         *("a", "an", "the", "is", "are", "was", "were", "be", "of", "to", "in", "on"),
@@ -46,7 +46,7 @@ class CheckedExpert:
       expert: takes a ``Situation`` and a numpy random generator, returns the text of
         one turn.
       source: names the environment in errors.
-      limits: of a turn, against which the text is checked.
+      limits: limits of a turn, against which the text is checked.
       write_rate: probability of each write, 0 to 1.
     """
 
@@ -61,7 +61,11 @@ class CheckedExpert:
         self._limits, self._write_rate = limits, write_rate
 
     def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
-        """The text of one turn.
+        """Returns the text of one turn.
+
+        Args:
+          situation: what the policy sees.
+          rng: decides which writes are kept.
 
         Raises:
           ConfigError: the expert raised, or returned no text, or a text with damaged
@@ -69,7 +73,7 @@ class CheckedExpert:
         """
         try:
             text = self._expert(situation, rng)
-        except Exception as error:  # code of somebody else may raise anything
+        except Exception as error:  # foreign code may raise anything
             raise self._fault(
                 situation,
                 f"to return a text, it raised {type(error).__name__}: {error}",
@@ -97,6 +101,7 @@ class CheckedExpert:
     def _thinned(self, text: str, ops: list[Op], rng: np.random.Generator) -> str:
         writes = [op for op in ops if op.kind == OpKind.WRITE]
         dropped = [op for op in writes if rng.random() >= self._write_rate]
+        # From the last to the first, so that the spans before it stay valid.
         for op in reversed(dropped):
             text = text[: op.span[0]] + text[op.span[1] :]
         return text
@@ -115,16 +120,16 @@ class GenericExpert:
     ``write_rate``, and makes one of ``moves`` at random. If the observation asks
     something, it recalls with the question as the query, and then answers from the one
     memory that came back: with the move that shares most words with it, or, without
-    ``moves``, with those words of it that the question lacks. An observation asks if
-    it contains a question mark, or is one of ``endings``.
+    ``moves``, with those words of it that the question lacks. An observation asks if it
+    contains a question mark, or is one of ``endings``.
 
-    It cannot reason: an answer that needs two memories, a count, or a word that the
-    memory does not contain is beyond it. Such a task wants an ``expert`` of its own.
+    It cannot reason: it fails if an answer needs two memories, a count, or a word that
+    the memory does not contain. Such a task needs an ``expert`` of its own.
 
     Args:
       moves: texts to choose an action from; may be empty.
       endings: observations that ask although they contain no question mark.
-      tag: of an answer that is made without ``moves``, "act" or "answer".
+      tag: tag of an answer that is made without ``moves``, "act" or "answer".
       write_rate: probability of a note, 0 to 1.
     """
 
@@ -140,20 +145,21 @@ class GenericExpert:
         self._write_rate = write_rate
 
     def __call__(self, situation: Situation, rng: np.random.Generator) -> str:
+        """Returns the text of one turn for ``situation``, drawn with ``rng``."""
         seen = situation.observation
-        asked = self.question(seen)
-        if asked and not situation.queries:
-            return f'<mem_recall k="1"> {_plain(asked)}</mem_recall>'
+        question = self.question(seen)
+        if question and not situation.queries:
+            return f'<mem_recall k="1"> {_plain(question)}</mem_recall>'
         facts = "" if seen in self._endings else _statements(seen)
         text = ""
         if facts and rng.random() < self._write_rate:
             text = f"<mem_write> {_plain(facts)}</mem_write>"
-        if not asked:
+        if not question:
             return f"{text}{self._any_move(rng)}"
-        return f"{text}{self._answer(asked, situation.recalled, rng)}"
+        return f"{text}{self._answer(question, situation.recalled, rng)}"
 
     def question(self, observation: str) -> str:
-        """The part of an observation that asks something; "" if nothing does."""
+        """Returns what ``observation`` asks; "" if it asks nothing."""
         if observation in self._endings:
             return observation
         sentences = _SENTENCE.findall(observation)
@@ -165,7 +171,7 @@ class GenericExpert:
         return f"<act> {self._moves[rng.integers(len(self._moves))]}</act>"
 
     def _answer(
-        self, asked: str, recalled: tuple[str, ...], rng: np.random.Generator
+        self, question: str, recalled: tuple[str, ...], rng: np.random.Generator
     ) -> str:
         best_note = recalled[0] if recalled else ""
         if self._moves:
@@ -173,7 +179,7 @@ class GenericExpert:
             shared = [len(known & words(move)) for move in self._moves]
             best = [m for m, n in zip(self._moves, shared) if n == max(shared)]
             return f"<act> {best[rng.integers(len(best))]}</act>"
-        left_out = words(asked) | _COMMON
+        left_out = words(question) | _COMMON
         spoken = [word.strip(_PUNCTUATION) for word in best_note.split()]
         new = [word for word in spoken if words(word) - left_out]
         answer = " ".join(new[:MAX_ANSWER_WORDS]) or UNKNOWN
@@ -181,18 +187,18 @@ class GenericExpert:
 
 
 def words(text: str) -> set[str]:
-    """The different words and numbers of a text, in lower case."""
+    """Returns the different words and numbers of ``text``, in lower case."""
     return set(re.findall(r"\w+", text.lower()))
 
 
 def _statements(observation: str) -> str:
-    """The sentences of an observation that ask nothing."""
+    """Returns the sentences of an observation that ask nothing."""
     sentences = _SENTENCE.findall(observation)
     return " ".join(text.strip() for text in sentences if "?" not in text).strip()
 
 
 def _plain(text: str) -> str:
-    """The first words of a text, without what could be read as a tag."""
+    """Returns the first words of a text, without what could be read as a tag."""
     return " ".join(re.sub(r"[<>]", " ", text).split()[:MAX_NOTE_WORDS])
 
 

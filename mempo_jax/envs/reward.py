@@ -1,11 +1,10 @@
 """Rewards: task score x weight + penalties + efficiency, as named components.
 
 Every component keeps its raw value (a score, a count or a share) and its weighted
-value. Penalties together never fall below ``penalty_floor``, so that a rambling
-trajectory stays within the scale of the task; efficiency together never weighs more
-than a fifth of the task, or remembering nothing would win.
-
-What the components of a reward are counted from: the op log and the bank's size.
+value. Counts and shares come from the op log and the bank's size. Penalties together
+never fall below ``penalty_floor``, so that a rambling trajectory stays within the scale
+of the task. Efficiency together never weighs more than a fifth of the task; with more,
+remembering nothing would win.
 """
 
 from __future__ import annotations
@@ -19,11 +18,28 @@ from typing import Any
 
 from mempo_jax.memory import OpRecord
 
+PENALTIES = ("malformed", "duplicate", "overflow", "write_cost")
+EFFICIENCY = ("efficiency_size", "efficiency_hits")
+MAX_EFFICIENCY = 0.2  # of the task's weight, all of EFFICIENCY together
+NO_LISTS = (str, bytes, bytearray, Mapping, Set)  # iterating them gives no rewards
+RewardFunction = Callable[[Sequence[Any]], Sequence[float]]
+
 
 @dataclasses.dataclass(frozen=True)
 class RewardConfig:
-    """Weights: ``task_weight`` per score, those of ``PENALTIES`` per event (<= 0),
-    those of ``EFFICIENCY`` per share (>= 0).
+    """Weights of the components.
+
+    Attributes:
+      task_weight: weight of the task score, > 0.
+      malformed: penalty per malformed op, <= 0.
+      duplicate: penalty per write of what the bank holds already, <= 0.
+      overflow: penalty if the context overflowed, <= 0.
+      write_cost: penalty per write that added or changed an entry, <= 0.
+      penalty_floor: the lowest sum of all penalties, <= 0.
+      efficiency_size: weight of the share of the bank that stayed free, >= 0.
+      efficiency_hits: weight of the share of recalls that found an entry, >= 0.
+      function: "package.module:name" replaces the task score; "" keeps it.
+      outcome_gate: see ``core.advantages.gated_normalise``.
     """
 
     task_weight: float
@@ -34,8 +50,8 @@ class RewardConfig:
     penalty_floor: float
     efficiency_size: float
     efficiency_hits: float
-    function: str  # "package.module:name" replaces the task score; "" keeps it
-    outcome_gate: bool  # see ``core.advantages.gated_normalise``
+    function: str
+    outcome_gate: bool
 
     def __post_init__(self) -> None:
         if not 0 < self.task_weight < math.inf:
@@ -76,23 +92,28 @@ class RewardConfig:
             )
 
     def active(self) -> list[str]:
-        """Names of the components with a weight other than 0."""
+        """Returns the names of the components with a weight other than 0."""
         shaping = (*PENALTIES, *EFFICIENCY)
         return ["task"] + [f for f in shaping if getattr(self, f) != 0]
 
 
-PENALTIES = ("malformed", "duplicate", "overflow", "write_cost")
-EFFICIENCY = ("efficiency_size", "efficiency_hits")
-MAX_EFFICIENCY = 0.2  # of the task's weight, all of EFFICIENCY together
-
-
 @dataclasses.dataclass(frozen=True)
 class Reward:
-    """``raw`` and ``weighted`` by component; ``total`` is what training sees."""
+    """The reward of one trajectory.
+
+    Attributes:
+      raw: score, count or share by component.
+      weighted: the same times its weight.
+      total: what training sees.
+    """
 
     raw: dict[str, float]
     weighted: dict[str, float]
     total: float
+
+
+class RewardError(ValueError):
+    """A reward function broke its contract: one finite float per trajectory."""
 
 
 def compose(
@@ -102,11 +123,17 @@ def compose(
     source: str = "the environment's score()",
     efficiency: Mapping[str, float] = MappingProxyType({}),
 ) -> Reward:
-    """Args: score in [0, 1]; counts of PENALTIES events of one trajectory; source of
-    the score, for the error; shares in [0, 1] of EFFICIENCY, those that are known.
+    """Weights the components of one trajectory and adds them up.
+
+    Args:
+      score: task score in [0, 1].
+      counts: events by name of ``PENALTIES``.
+      settings: the weights.
+      source: where the score came from, for the error.
+      efficiency: shares in [0, 1] by name of ``EFFICIENCY``; unknown ones are left out.
 
     Raises:
-      RewardError: a score that is not one finite number in [0, 1].
+      RewardError: the score is not one finite number in [0, 1].
     """
     score = finite(score, source)
     if not 0 <= score <= 1:
@@ -114,6 +141,7 @@ def compose(
     raw = {"task": score} | {name: float(counts[name]) for name in PENALTIES}
     weighted = {"task": score * settings.task_weight}
     weighted |= {name: raw[name] * getattr(settings, name) for name in PENALTIES}
+    # The floor bounds the sum only; each component keeps its full weighted value.
     penalty = max(sum(weighted[n] for n in PENALTIES), settings.penalty_floor)
     total = weighted["task"] + penalty
     for name, share in efficiency.items():
@@ -125,7 +153,13 @@ def compose(
 def rescored(
     reward: Reward, score: float, settings: RewardConfig, source: str
 ) -> Reward:
-    """The same trajectory's reward with another task score.
+    """Returns the reward of the same trajectory with another task score.
+
+    Args:
+      reward: the reward with the old score.
+      score: the new task score in [0, 1].
+      settings: the weights.
+      source: where the new score came from, for the error.
 
     Raises:
       RewardError: as ``compose``.
@@ -135,23 +169,22 @@ def rescored(
     return compose(score, counts, settings, source, known)
 
 
-class RewardError(ValueError):
-    """A reward function broke its contract: one finite float per trajectory."""
-
-
-NO_LISTS = (str, bytes, bytearray, Mapping, Set)  # iterating them gives no rewards
-RewardFunction = Callable[[Sequence[Any]], Sequence[float]]
-
-
 def call_reward_function(
     function: RewardFunction, trajectories: Sequence[Any]
 ) -> list[float]:
     """Calls a user's reward function and holds it to its contract.
 
-    Returns one float per trajectory, in order. Nothing is broadcast or converted.
+    Nothing is broadcast or converted.
+
+    Args:
+      function: takes the trajectories and returns one float for each.
+      trajectories: what it shall score.
+
+    Returns:
+      One float per trajectory, in order.
 
     Raises:
-      RewardError: wrong count, None, NaN, infinity, a string; names the function.
+      RewardError: wrong count, None, NaN, infinity or a string; names the function.
     """
     name = getattr(function, "__qualname__", repr(function))
     values = function(trajectories)
@@ -176,7 +209,16 @@ def call_reward_function(
 
 
 def finite(value: Any, source: str) -> float:
-    """``value`` as a float; RewardError naming ``source`` if it is no finite number."""
+    """Returns ``value`` as a float.
+
+    Args:
+      value: the number to check.
+      source: where it came from, for the error.
+
+    Raises:
+      RewardError: it is no finite number; a bool is none.
+    """
+    # Python counts True as a number; as a reward it is a mistake.
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise RewardError(f"{source}: expected one finite float, got {value!r}")
@@ -186,7 +228,13 @@ def finite(value: Any, source: str) -> float:
 def penalty_counts(
     log: Sequence[OpRecord], malformed: int, overflowed: bool
 ) -> dict[str, int]:
-    """Events of ``reward.PENALTIES`` in one trajectory."""
+    """Counts the events of ``PENALTIES`` in one trajectory.
+
+    Args:
+      log: the bank's op log.
+      malformed: number of ops that could not be carried out as written.
+      overflowed: whether the context overflowed.
+    """
     return {
         "malformed": malformed,
         "duplicate": sum(r.outcome == "duplicate" for r in log),
@@ -200,14 +248,15 @@ def penalty_counts(
 def efficiency_shares(
     log: Sequence[OpRecord], sizes: Sequence[int], capacity: int
 ) -> dict[str, float]:
-    """Shares of ``reward.EFFICIENCY`` in one trajectory, each in [0, 1].
+    """Returns the shares of ``EFFICIENCY`` in one trajectory, each in [0, 1].
 
-    efficiency_size: 1 - mean number of active entries / capacity; 0 for a run without a
-    turn, and left out where nothing bounds the bank. efficiency_hits: share of recalls
-    that found an entry; 0 without a recall, or never asking would be the sure way to a
-    full share.
+    efficiency_size is 1 - mean number of active entries / capacity; it is 0 for a run
+    without a turn, and left out if nothing bounds the bank. efficiency_hits is the
+    share of recalls that found an entry; it is 0 without a recall, or never asking
+    would be the sure way to a full share.
 
     Args:
+      log: the bank's op log.
       sizes: active entries after the ops of each turn.
       capacity: the most active entries; 0 for no limit.
     """

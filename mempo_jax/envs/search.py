@@ -21,11 +21,14 @@ from mempo_jax.memory import Embedder
 from mempo_jax.memory.index import make_index
 
 SEARCHES = ("fused", "bm25", "embedding")
-RANK_OFFSET = 60  # of reciprocal rank fusion, as its authors chose it
-WORD_WEIGHT = 2.0  # of the list by words against the one by meaning, which is weaker
-DEPTH = 100  # of each list that is fused
-SENTENCES = 4  # looked at by meaning, per passage wanted: the best of a passage counts
+RANK_OFFSET = 60  # the constant of reciprocal rank fusion, as its authors chose it
+WORD_WEIGHT = 2.0  # weight of the list by words; the one by meaning is weaker and has 1
+DEPTH = 100  # length of each list that is fused
+# Sentences looked up by meaning per passage wanted: several may belong to one passage,
+# whose best sentence counts.
+SENTENCES = 4
 _WORD = re.compile(r"\w+")
+# Words that say nothing about what a query wants.
 _COMMON = frozenset(
     (
         *("a", "an", "and", "are", "as", "at", "be", "but", "by", "did", "do", "does"),
@@ -38,11 +41,15 @@ _COMMON = frozenset(
 
 
 class SearchTool:
-    """Ranks ``passages`` for a query.
+    """Ranks passages for a query.
 
     Args:
+      passages: what is searched, at least one.
       how: one of ``SEARCHES``.
       embedder: makes the vectors; unused, and may be None, for ``bm25``.
+
+    Raises:
+      ValueError: an unknown ``how``, or no passages.
     """
 
     def __init__(
@@ -56,26 +63,32 @@ class SearchTool:
         self._how, self._embedder = how, embedder
         if how != "embedding":
             self._words = load_bm25s().BM25()
-            # an index of no words at all cannot be built
+            # An index without any word cannot be built.
             words = [_terms(f"{p.title} {p.text}") or [""] for p in self.passages]
             self._words.index(words, show_progress=False)
         if how != "bm25":
             self._index_sentences(embedder)
 
     def _index_sentences(self, embedder: Embedder) -> None:
-        """A vector of each title, and of each sentence with its title."""
+        """Embeds each title, and each sentence with its title."""
         owners, texts = [], []
         for at, passage in enumerate(self.passages):
             title = passage.title
             texts += [title, *(f"{title} {each}" for each in passage.sentences)]
             owners += [at] * (1 + len(passage.sentences))
         self._owners = np.array(owners)
+        # A threshold above the number of rows: approximate search would depend on the
+        # queries before.
         rows, exact = np.arange(len(texts)), len(texts) + 1
-        # approximate search would depend on what was asked before
         self._vectors = make_index(rows, embedder.embed(texts), ann_threshold=exact)
 
     def search(self, query: str, count: int) -> list[Passage]:
-        """The best ``count`` passages, best first; fewer where fewer match a word."""
+        """Returns the best passages, best first.
+
+        Args:
+          query: words to search for.
+          count: the most passages; there are fewer if fewer match a word.
+        """
         if self._how == "fused":
             both = [self._by_words(query, DEPTH), self._by_meaning(query, DEPTH)]
             ranked = fuse(both, (WORD_WEIGHT, 1.0))
@@ -101,22 +114,22 @@ class SearchTool:
 
 
 def load_bm25s() -> Any:
-    """The package bm25s, kept from JAX and quiet.
+    """Imports the package bm25s, hidden from JAX and quiet.
 
-    Where it finds JAX it starts a device as it is imported, before a run has chosen
-    one, for a function that is not used here.
+    If it finds JAX, its import starts a device for a function that is not used here,
+    before a run has chosen a device.
     """
     if "bm25s" not in sys.modules:
         missing = object()
         jax = sys.modules.get("jax", missing)
-        sys.modules["jax"] = None  # an import of it fails from here
+        sys.modules["jax"] = None  # makes "import jax" fail
         try:
             import bm25s
         finally:
             del sys.modules["jax"]
             if jax is not missing:
                 sys.modules["jax"] = jax
-        # it would tell of every index on the launchers' screen
+        # It would log every index to the launchers' screen.
         logging.getLogger("bm25s").setLevel(logging.WARNING)
     import bm25s
 
@@ -124,10 +137,14 @@ def load_bm25s() -> Any:
 
 
 def fuse(rankings: Sequence[Sequence[int]], weights: Sequence[float]) -> list[int]:
-    """Reciprocal rank fusion: the sum of weight / (60 + rank), rank from 1.
+    """Fuses rankings: an item's score is the sum of weight / (60 + rank), rank from 1.
 
-    Ties by number. Source: Cormack, Clarke and Buettcher 2009, "Reciprocal rank fusion
-    outperforms Condorcet and individual rank learning methods".
+    Ties are broken by number. Source: Cormack, Clarke and Buettcher 2009, "Reciprocal
+    rank fusion outperforms Condorcet and individual rank learning methods".
+
+    Args:
+      rankings: lists of item numbers, best first.
+      weights: weight of each list.
     """
     scores: dict[int, float] = {}
     for ranking, weight in zip(rankings, weights, strict=True):
@@ -137,12 +154,13 @@ def fuse(rankings: Sequence[Sequence[int]], weights: Sequence[float]) -> list[in
 
 
 def _terms(text: str) -> list[str]:
-    """Content words without plural or possessive s, and each two that follow."""
-    found = (word for word in _WORD.findall(text.lower()) if word not in _COMMON)
-    words = [_stem(word) for word in found if word != "s"]
+    """Returns content words without plural or possessive s, and pairs of neighbours."""
+    content = (word for word in _WORD.findall(text.lower()) if word not in _COMMON)
+    words = [_stem(word) for word in content if word != "s"]
     return words + [f"{a} {b}" for a, b in itertools.pairwise(words)]
 
 
 def _stem(word: str) -> str:
+    """Removes a plural s, but not of words like "gas" or "glass"."""
     plural = len(word) > 3 and word.endswith("s") and word[-2] != "s"
     return word[:-1] if plural else word

@@ -1,10 +1,10 @@
-"""Calls of things outside: they may be slow, fail or hang, and draw numbers at random.
+"""Calls of outside code, which may be slow, fail or hang, and draw random numbers.
 
-A call has a time limit and is repeated a bounded number of times; one that fails for
+A call has a time limit and is repeated a bounded number of times. One that fails for
 good gives a ``ToolResult`` with an error in words, which an environment shows as its
 observation instead of losing the trajectory. With ``deterministic`` the global random
-numbers that a tool draws (``random``, ``numpy.random``) depend on the seed that it was
-made with and on its earlier calls alone, whatever else draws them.
+numbers that a tool draws (``random``, ``numpy.random``) depend only on the seed that it
+was made with and on its earlier calls, whatever else draws them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from typing import Any
 
 import numpy as np
 
-MAX_ERROR_CHARS = 160  # of an exception's message, in an observation
+MAX_ERROR_CHARS = 160  # characters of an exception's message in an observation
 
 
 @dataclasses.dataclass(frozen=True)
 class ToolConfig:
-    """timeout_s: of one call. retries: more calls after one that failed.
-    deterministic: see the module docstring.
+    """Limits of a tool's calls.
+
+    Attributes:
+      timeout_s: time limit of one call, in seconds.
+      retries: number of further calls after one that failed.
+      deterministic: whether a tool draws from random numbers of its own.
     """
 
     timeout_s: float
@@ -50,7 +54,12 @@ class ToolConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ToolResult:
-    """``error``: "" where the call gave ``value``; else what went wrong, in words."""
+    """Result of a call.
+
+    Attributes:
+      value: what the call returned; None after an error.
+      error: "" if the call succeeded, else what went wrong, in words.
+    """
 
     value: Any
     error: str
@@ -63,8 +72,11 @@ class HungToolError(TimeoutError):
 class Tool:
     """Makes calls with limits; see the module docstring.
 
-    stateful: a call that hangs has left the state of the tool unknown; it is not
-    repeated, and raises HungToolError.
+    Args:
+      settings: the limits.
+      seed: seed of its random numbers, if they are deterministic.
+      stateful: whether a call that hangs leaves the state of the tool unknown; such a
+        call is not repeated, and raises HungToolError.
     """
 
     def __init__(
@@ -74,46 +86,47 @@ class Tool:
         self._draws = _Draws(seed) if settings.deterministic else None
 
     def __call__(self, function: Callable[..., Any], *args: Any) -> ToolResult:
-        """The result of ``function(*args)``, or why there is none.
+        """Returns the result of ``function(*args)``, or why there is none.
 
         Raises:
-          HungToolError: see the class.
+          HungToolError: the tool is stateful and did not return in time.
         """
         error = ""
         for _ in range(1 + self._settings.retries):
             with self._draws.in_place() if self._draws else contextlib.nullcontext():
-                done = _within(self._settings.timeout_s, function, args)
-            if done is None:
+                outcome = _within(self._settings.timeout_s, function, args)
+            if outcome is None:
                 error = f"no answer within {self._settings.timeout_s:g} s"
                 if self._stateful:
                     raise HungToolError(f"{error}; see config.env.tools.timeout_s")
                 continue
-            value, failure = done
+            value, failure = outcome
             if failure is None:
                 return ToolResult(value, "")
-            told = " ".join(str(failure).split())[:MAX_ERROR_CHARS]
-            error = f"{type(failure).__name__}: {told}".rstrip(": ")
+            message = " ".join(str(failure).split())[:MAX_ERROR_CHARS]
+            error = f"{type(failure).__name__}: {message}".rstrip(": ")
         return ToolResult(None, error)
 
 
 def _within(
     limit_s: float, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> tuple[Any, Exception | None] | None:
-    """(value, None) or (None, exception); None where the time ran out.
+    """Returns (value, None) or (None, exception); None if the time ran out.
 
-    The call runs on a daemon thread: one that hangs is left behind with it.
+    The call runs on a daemon thread: a call that hangs stays there, and ends with the
+    process.
     """
-    done: queue.SimpleQueue = queue.SimpleQueue()
+    outcome: queue.SimpleQueue = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            done.put((function(*args), None))
+            outcome.put((function(*args), None))
         except Exception as error:
-            done.put((None, error))
+            outcome.put((None, error))
 
     threading.Thread(target=work, daemon=True).start()
     try:
-        return done.get(timeout=limit_s)
+        return outcome.get(timeout=limit_s)
     except queue.Empty:
         return None
 
@@ -124,11 +137,13 @@ class _Draws:
     def __init__(self, seed: int) -> None:
         self._own = (
             random.Random(seed).getstate(),
+            # RandomState takes 32 bits.
             np.random.RandomState(seed % 2**32).get_state(),
         )
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
+        # The global states are put back, so that the caller's own draws are unaffected.
         before = random.getstate(), np.random.get_state()
         random.setstate(self._own[0])
         np.random.set_state(self._own[1])

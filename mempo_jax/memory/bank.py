@@ -1,7 +1,7 @@
-"""The memory of one trajectory: what the policy writes, recalls, merges, deletes.
+"""The memory of one trajectory: what the policy writes, recalls, merges and deletes.
 
-One class: the operations of the policy, what can be read without changing anything, and
-the log by which a bank is forked, shown as it stood at an earlier step, and replayed.
+``Bank`` has the operations of the policy, readers that change nothing, and the op log,
+by which a bank is forked, shown as it was at an earlier turn, and replayed.
 """
 
 from __future__ import annotations
@@ -31,20 +31,26 @@ from mempo_jax.memory.ops import OpError, OpKind, OpOutcome, OpRecord
 from mempo_jax.memory.rerank import mmr
 from mempo_jax.memory.store import EntryTable, check_bank
 
-_MADE = (OpOutcome.NEW, OpOutcome.MERGED)
-_RATE_WARNING = 0.30
-_RATE_LEAST_WRITES = 20  # accepted writes before the merge rate means anything
-_SHOWN_ENTRIES = 50  # the newest ones, where a bank is printed
+_MAKES_ENTRY = (OpOutcome.NEW, OpOutcome.MERGED)
+_RATE_WARNING = 0.30  # real conversations stay far below: 1 to 3 %
+_RATE_LEAST_WRITES = 20  # with fewer writes the merge rate is mostly chance
+_SHOWN_ENTRIES = 50  # printing a bank shows this many of the newest
 
 
 class Bank:
     """Entries, their index and the op log of one trajectory.
 
-    Every change is an ``OpRecord`` that is applied and logged. Faults of the policy
-    come back as outcome ``error``; only faults of the caller raise (TypeError,
-    ValueError), and so do faults of the embedder, the judge and ``summarise``: then
-    nothing has changed. A step is a turn index of this task, from 0. It may go
-    backwards; the log keeps the order in which ops ran.
+    Every change is an ``OpRecord`` that is applied and logged. A fault of the policy
+    comes back as outcome ``error``. A fault of the caller raises TypeError or
+    ValueError, and exceptions of the embedder, the judge and ``summarise`` pass
+    through: then nothing has changed. A step is a turn index of this task, from 0. It
+    may go backwards; the log keeps the order in which ops ran.
+
+    Attributes:
+      config: settings of the bank.
+      embedder: turns texts into vectors; shared by all banks of a run.
+      trajectory_id: source of the entries that are written here.
+      log: the records of all ops, in the order in which they ran.
     """
 
     def __init__(
@@ -56,16 +62,19 @@ class Bank:
         judge: Judge | None = None,
         summarise: Callable[[str, int], str] | None = None,
     ):
-        """An empty bank.
+        """Makes an empty bank.
 
         Args:
-          config: settings. embedder: shared by all banks of a run.
-          trajectory_id: source of what is written here.
-          judge: (new, old) -> Verdict; by ``config.judge`` if None.
-          summarise: (text, max_chars) -> text, shortens concatenations over
-            ``merge_max_chars``; without it they are cut, the newest part kept.
+          config: settings.
+          embedder: shared by all banks of a run; see ``make_embedder``.
+          trajectory_id: source of the entries that are written here.
+          judge: (new, old) -> Verdict; chosen by ``config.judge`` if None.
+          summarise: (text, max_chars) -> text, shortens joined texts over
+            ``merge_max_chars``; if None they are cut and the newest part stays.
 
-        Raises TypeError for an argument of another kind.
+        Raises:
+          TypeError: an argument is of another kind.
+          ValueError: ``config.judge`` names no judge.
         """
         for name in ("name", "dim", "embed"):
             if not hasattr(embedder, name):
@@ -76,25 +85,8 @@ class Bank:
         self.config = config
         self.embedder = embedder
         self.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
-        self._start(self._table_of(()))
+        self._start(self._make_table(()))
         self._gates = gates.Gates(config, make_judge(config.judge, judge), summarise)
-
-    def __repr__(self) -> str:
-        return (
-            f"<Bank {self.trajectory_id!r}: {len(self)} of {len(self._table)} entries "
-            f"active, {len(self.log)} ops logged>"
-        )
-
-    def __str__(self) -> str:
-        """The entries, the newest last, each on one line; see ``Entry.__str__``."""
-        cap = self.config.capacity
-        limit = f", at most {cap} at a time" if cap else ""
-        lines = [f"{len(self)} of {len(self._table)} entries active{limit}"]
-        entries = self.entries
-        hidden = max(0, len(entries) - _SHOWN_ENTRIES)
-        if hidden:
-            lines.append(f"      {hidden} older ones are left out; see Bank.entries")
-        return "\n".join([*lines, *map(str, entries[-_SHOWN_ENTRIES:])])
 
     @classmethod
     def from_texts(
@@ -105,10 +97,17 @@ class Bank:
         trajectory_id: str = "",
         **callables,
     ) -> Bank:
-        """Bulk build: one active entry a text, ids in order, no gates, an empty log.
+        """Builds a bank with one active entry per text; no gates, an empty log.
 
-        ``callables``: judge and summarise, as in the constructor. Raises ValueError for
-        an empty or over-long text, or for more texts than the cap.
+        Args:
+          texts: the texts, in order of id.
+          config: settings.
+          embedder: embeds all texts in one call.
+          trajectory_id: source of the entries.
+          **callables: ``judge`` and ``summarise``, as in the constructor.
+
+        Raises:
+          ValueError: a text is empty or too long, or there are more texts than the cap.
         """
         texts = [arguments.text("from_texts: a text", text) for text in texts]
         if 0 < config.capacity < len(texts):
@@ -128,22 +127,20 @@ class Bank:
             Entry(i, None, text, row, 0, 0, 0, trajectory_id)
             for i, (text, row) in enumerate(zip(texts, rows))
         )
-        bank._start(bank._table_of(entries))
+        bank._start(bank._make_table(entries))
         return bank
-
-    @classmethod
-    def load(cls, directory, embedder: Embedder, **callables) -> Bank:
-        """The bank saved there, log included; errors: see ``persist.load``."""
-        return persist.load(cls, directory, embedder, **callables)
-
-    def save(self, directory) -> None:
-        """Writes the bank to one directory, in place of what was there."""
-        persist.save(self, directory)
 
     def write(
         self, text: str, *, title: str | None = None, step: int, token_span=None
     ) -> WriteResult:
-        """Stores ``text`` unless an entry says it already; see ``Gates.write``."""
+        """Stores ``text`` unless an entry says it already; see ``Gates.write``.
+
+        Args:
+          text: what to remember.
+          title: a short name, shown in the summary; part of the statement.
+          step: turn index.
+          token_span: range [start, end) of the tokens that wrote it; only logged.
+        """
         draft = OpRecord(
             arguments.turn("write", step),
             OpKind.WRITE,
@@ -153,24 +150,15 @@ class Bank:
             title=_plain_title(arguments.optional_text("write: title", title)),
         )
         error = self._gates.text_error(text, title)
-        if self._refused(draft, error):
+        if self._log_refused(draft, error):
             return WriteResult(self.log[-1].outcome, -1, 0.0, error)
         vector = self._embed([full_text(draft.title, text)])[0]
         record = self._gates.write(draft, self._table, vector)
-        same = (record.title, record.stored) == (draft.title, text)
-        self._change(record, vector if same else None)
+        # The vector is of the text as it was sent: a joined text needs its own.
+        unchanged = (record.title, record.stored) == (draft.title, text)
+        self._change(record, vector if unchanged else None)
         self._warn_of_merges()
         return WriteResult(record.outcome, record.entry_ids[0], record.similarity)
-
-    def questions(
-        self, text: str, *, title: str | None = None
-    ) -> list[tuple[str, str]]:
-        """The (new, old) pairs that ``write`` would ask the judge about just now."""
-        refused = self._gates.text_error(text, title) or not self.config.enabled
-        if refused or not len(self):
-            return []
-        text = full_text(_plain_title(title), text)
-        return self._gates.questions(text, self._table, self._embed([text])[0])
 
     def recall(
         self,
@@ -181,11 +169,17 @@ class Bank:
         token_span=None,
         error: str | None = None,
     ) -> list[Hit]:
-        """At most ``min(k, retrieval_top_k)`` hits in rank order, each now accessed.
+        """Finds the entries nearest to a query, in rank order, and counts their access.
 
-        error: a fault of the op that does not keep it from running (``k_over_cap``).
+        Args:
+          query: any text.
+          k: hits wanted; at most, and by default, ``config.retrieval_top_k``.
+          step: turn index.
+          token_span: range [start, end) of the tokens that asked; only logged.
+          error: a fault to log that does not keep the op from running (``k_over_cap``).
 
-        Raises ValueError for ``k`` below 1.
+        Raises:
+          ValueError: ``k`` is below 1.
         """
         cap = self.config.retrieval_top_k
         k = cap if k is None else min(arguments.integer("recall: k", k, 1), cap)
@@ -198,8 +192,9 @@ class Bank:
             text=arguments.text("recall: query", query),
             k=k,
         )
-        if self._refused(draft, None):
+        if self._log_refused(draft, None):
             return []
+        # More candidates than hits, so that the re-ranking has something to choose.
         ids, similarities = self._search(query, k * self.config.oversample)
         rows = self._rank(ids, similarities, k)
         chosen = [(ids[row], float(similarities[row])) for row in rows]
@@ -216,7 +211,14 @@ class Bank:
     def merge(
         self, ids, *, text: str | None = None, step: int, token_span=None
     ) -> MergeResult:
-        """One new entry of two or more; without a text, of their texts joined."""
+        """Makes one new entry of two or more; the parents become tombstones.
+
+        Args:
+          ids: active entries, at least two.
+          text: text of the new entry; the parents' texts joined if None or blank.
+          step: turn index.
+          token_span: range [start, end) of the tokens of the op; only logged.
+        """
         ids = gates.plain_ids("merge", ids)
         draft = OpRecord(
             arguments.turn("merge", step),
@@ -230,14 +232,20 @@ class Bank:
         error = gates.ids_error(self._table, ids, least=2)
         if not error and text:
             error = self._gates.text_error(text, None)
-        if self._refused(draft, error):
+        if self._log_refused(draft, error):
             return MergeResult(self.log[-1].outcome, -1, error)
         record = self._gates.merge(draft, self._table, ids, text or None, False)
         self._change(record)
         return MergeResult(record.outcome, record.entry_ids[0])
 
     def delete(self, ids, *, step: int, token_span=None) -> DeleteResult:
-        """Turns entries into tombstones, all or none of them."""
+        """Turns entries into tombstones: all of them, or none if one id is at fault.
+
+        Args:
+          ids: active entries, at least one.
+          step: turn index.
+          token_span: range [start, end) of the tokens of the op; only logged.
+        """
         ids = gates.plain_ids("delete", ids)
         draft = OpRecord(
             arguments.turn("delete", step),
@@ -247,15 +255,22 @@ class Bank:
             token_span=arguments.span("delete", token_span),
         )
         error = gates.ids_error(self._table, ids, least=1)
-        if not self._refused(draft, error):
+        if not self._log_refused(draft, error):
             self._change(dataclasses.replace(draft, outcome=OpOutcome.DELETED))
         return DeleteResult(self.log[-1].outcome, error)
 
     def note(
         self, kind: str, *, step: int, error=None, token_span=None, text: str = ""
     ) -> None:
-        """Logs an op that does not touch the bank: malformed, skip, act, answer,
-        rewrite."""
+        """Logs an op that does not touch the bank.
+
+        Args:
+          kind: malformed, skip, act, answer or rewrite.
+          step: turn index.
+          error: an ``OpError``; the outcome is then ``error``.
+          token_span: range [start, end) of the tokens of the op.
+          text: content of the op.
+        """
         record = OpRecord(
             arguments.turn("note", step),
             OpKind(kind),
@@ -266,19 +281,286 @@ class Bank:
         )
         self.log.append(record)
 
-    def _refused(self, draft: OpRecord, error: OpError | None) -> bool:
-        """Logs an op that has no effect, for an error or because memory is off."""
+    def questions(
+        self, text: str, *, title: str | None = None
+    ) -> list[tuple[str, str]]:
+        """Lists the (new, old) pairs that ``write`` would ask the judge about just now.
+
+        Args:
+          text: as for ``write``; no pairs if it would be refused.
+          title: as for ``write``.
+        """
+        refused = self._gates.text_error(text, title) or not self.config.enabled
+        if refused or not len(self):
+            return []
+        text = full_text(_plain_title(title), text)
+        return self._gates.questions(text, self._table, self._embed([text])[0])
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All entries in order of id, tombstones included; costs O(entries)."""
+        return list(self._table)
+
+    @property
+    def active(self) -> list[Entry]:
+        """The active entries in order of id; costs O(entries), ``len`` only O(1)."""
+        return [entry for entry in self._table if entry.status == Status.ACTIVE]
+
+    def __len__(self) -> int:
+        return self._table.active_count
+
+    def entry(self, entry_id: int) -> Entry:
+        """Returns one entry, active or not.
+
+        Args:
+          entry_id: its id.
+
+        Raises:
+          KeyError: no entry has that id.
+        """
+        if not self._table.holds(entry_id):
+            raise KeyError(f"expected an id below {len(self._table)}, got {entry_id!r}")
+        return self._table[entry_id]
+
+    def resolve(self, entry_id: int) -> int:
+        """Follows the merges of an entry to the id in which it lives on.
+
+        Args:
+          entry_id: id of any entry; KeyError if no entry has it.
+        """
+        while (entry := self.entry(entry_id)).merged_into >= 0:
+            entry_id = entry.merged_into
+        return entry_id
+
+    def summary(self, recent: int = 5) -> Summary:
+        """Counts the active entries and lists titles of the newest, newest first.
+
+        Args:
+          recent: entries looked at; an untitled one takes a place and shows nothing.
+        """
+        newest = self._table.newest(min(recent, len(self)))
+        titles = tuple(entry.title for entry in newest if entry.title)
+        return Summary(len(self), titles)
+
+    def candidates(self, query: str, n: int) -> list[int]:
+        """Returns ids of the nearest active entries, nearest first; counts no access.
+
+        Args:
+          query: any text.
+          n: ids wanted.
+        """
+        n = arguments.integer("candidates: n", n, 0)
+        return self._search(arguments.text("candidates: query", query), n)[0]
+
+    @property
+    def initial_entries(self) -> tuple[Entry, ...]:
+        """The entries as they were before the first record of the log."""
+        return self._initial
+
+    @property
+    def merge_rate(self) -> float:
+        """Merged writes over accepted writes (new or merged); 0 without any."""
+        return self._merged / self._accepted if self._accepted else 0.0
+
+    def hygiene(self, step: int | None = None, **settings) -> hygiene.Hygiene:
+        """Measures how clean the bank is: staleness, junk, duplicates, contradictions.
+
+        Args:
+          step: turn to measure at; the last one logged if None.
+          **settings: see ``mempo_jax.memory.hygiene.measure`` for units and cost too.
+        """
+        return hygiene.measure(self, self._table, step, **settings)
+
+    def __str__(self) -> str:
+        """Lists the entries, one a line, the newest last; see ``Entry.__str__``."""
+        cap = self.config.capacity
+        limit = f", at most {cap} at a time" if cap else ""
+        lines = [f"{len(self)} of {len(self._table)} entries active{limit}"]
+        entries = self.entries
+        hidden = max(0, len(entries) - _SHOWN_ENTRIES)
+        if hidden:
+            lines.append(f"      {hidden} older ones are left out; see Bank.entries")
+        return "\n".join([*lines, *map(str, entries[-_SHOWN_ENTRIES:])])
+
+    def __repr__(self) -> str:
+        return (
+            f"<Bank {self.trajectory_id!r}: {len(self)} of {len(self._table)} entries "
+            f"active, {len(self.log)} ops logged>"
+        )
+
+    def fork(self, trajectory_id: str) -> Self:
+        """Makes an independent bank that starts from these entries; its log is empty.
+
+        It is for trajectories of one task: steps of the entries stay as they are. The
+        first fork after a change copies the list of entries (milliseconds for 100,000);
+        further ones cost the same whatever the bank holds.
+
+        Args:
+          trajectory_id: source of what is written in the fork.
+        """
+        return self._with_table(self._table.fork(), trajectory_id)
+
+    def next_task(self, trajectory_id: str, *, turns: int | None = None) -> Self:
+        """Makes an independent bank that goes on from these entries in a new task.
+
+        Steps count from the start of a task, so those of these entries are put back by
+        ``turns``: -1 is the last turn of this task. Ages and the order of eviction stay
+        right, the log starts anew, and entries keep their source. Costs O(entries).
+
+        Args:
+          trajectory_id: source of what is written in the new task.
+          turns: how many turns this task took; up to the last one logged if None.
+
+        Raises:
+          ValueError: the log holds a later turn than ``turns`` allows.
+        """
+        # Turns count from 0, so n turns end with turn n - 1.
+        logged = 1 + max((record.turn for record in self.log), default=-1)
+        turns = logged if turns is None else turns
+        most = arguments.LAST_TURN
+        turns = arguments.integer("next_task: turns", turns, logged, most)
+        return self._with_table(self._table.before(turns), trajectory_id)
+
+    def at(self, step: int) -> Self:
+        """Makes an independent bank as this one was after a turn.
+
+        The log is applied up to its first record of a later turn: one pass over it,
+        without embedding. Texts and vectors are shared; the index is built when the
+        past bank is first searched.
+
+        Args:
+          step: the turn; -1 gives the bank at the start.
+        """
+        step = arguments.integer("at: step", step, -arguments.LAST_TURN)
+        past = self.start()
+        for record in self.log:
+            if record.turn > step:
+                break
+            adds = record.outcome in _MAKES_ENTRY
+            past._change(
+                record, self._table[record.entry_ids[0]].embedding if adds else None
+            )
+        return past
+
+    def start(self) -> Self:
+        """Makes an independent bank as this one was before its log began."""
+        table = self._make_table(self._initial, self._initial_count)
+        return self._with_table(table, self.trajectory_id)
+
+    def apply(self, record: OpRecord, embedding: np.ndarray | None = None) -> None:
+        """Does what a record says and logs it: the one way in which a bank changes.
+
+        Args:
+          record: what to do; its outcome is taken as it is.
+          embedding: float32 [dim], unit norm, of the entry that the record makes;
+            embedded here if None.
+
+        Raises:
+          ValueError: the record does not fit the bank; nothing is changed.
+        """
+        if embedding is not None:
+            embedding = self._check_rows([embedding], 1, "Bank.apply")[0]
+        self._change(record, embedding)
+
+    def save(self, directory) -> None:
+        """Writes the bank to one directory, in place of the bank that was there.
+
+        Args:
+          directory: new, empty, or holding a saved bank; errors: see ``persist.save``.
+        """
+        persist.save(self, directory)
+
+    @classmethod
+    def load(cls, directory, embedder: Embedder, **callables) -> Bank:
+        """Reads a saved bank, its log included; errors: see ``persist.load``.
+
+        Args:
+          directory: where ``save`` wrote it.
+          embedder: of the same name and width as the saved bank's.
+          **callables: ``judge`` and ``summarise``, as in the constructor.
+        """
+        return persist.load(cls, directory, embedder, **callables)
+
+    def check_valid(self) -> None:
+        """Raises AssertionError naming the first broken invariant."""
+        check_bank(self, self._table)
+
+    def _start(self, table: EntryTable) -> None:
+        """Begins an empty log at the entries of a fresh table."""
+        self._table = table
+        self._initial, self._initial_count = table.base, table.active_count
+        self.log: list[OpRecord] = []
+        self._accepted = self._merged = 0
+
+    def _make_table(
+        self, entries: Iterable[Entry], active_count: int | None = None
+    ) -> EntryTable:
+        return EntryTable(
+            tuple(entries),
+            dim=self.embedder.dim,
+            ann_threshold=self.config.ann_threshold,
+            active_count=active_count,
+        )
+
+    def _with_table(self, table: EntryTable, trajectory_id: str) -> Self:
+        """Makes a bank of the same rules that starts from a fresh table."""
+        twin = object.__new__(type(self))
+        # Rules, embedder and gates are shared: faster than building them again.
+        twin.__dict__.update(self.__dict__)
+        twin.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
+        twin._start(table)
+        return twin
+
+    def _change(self, record: OpRecord, embedding: np.ndarray | None = None) -> None:
+        """Does what ``apply`` does, for a checked embedding that nobody else holds."""
+        adds = record.outcome in _MAKES_ENTRY
+        if adds and embedding is None:
+            embedding = self._embed([full_text(record.title, record.stored)])[0]
+        self._table.apply(record, embedding, self.trajectory_id)
+        self.log.append(record)
+        if adds and record.kind == OpKind.WRITE:
+            self._accepted += 1
+            self._merged += record.outcome == OpOutcome.MERGED
+
+    def _log_refused(self, draft: OpRecord, error: OpError | None) -> bool:
+        """Logs an op that is not run, for an error or with memory off; True then."""
         if not error and self.config.enabled:
             return False
         outcome = OpOutcome.ERROR if error else OpOutcome.DISABLED
         self.log.append(dataclasses.replace(draft, outcome=outcome, error=error))
         return True
 
+    def _search(self, query: str, n: int) -> tuple[list[int], np.ndarray]:
+        if not len(self):
+            return [], np.empty(0, np.float32)
+        return self._table.index.search(self._embed([query])[0], n)
+
     def _rank(self, ids: list[int], similarities: np.ndarray, k: int) -> list[int]:
         if len(ids) < 2:
             return list(range(len(ids)))
         vectors = np.stack([self._table[i].embedding for i in ids])
         return mmr(similarities, vectors, k=k, mmr_lambda=self.config.mmr_lambda)
+
+    def _embed(self, texts: list[str]) -> np.ndarray:
+        rows = self.embedder.embed(texts)
+        return self._check_rows(rows, len(texts), f"embedder {self.embedder.name!r}")
+
+    def _check_rows(self, rows, count: int, where: str) -> np.ndarray:
+        """Returns a read-only copy: the embedder may write over its rows later."""
+        try:
+            rows = np.array(rows)
+        except ValueError:  # rows of different lengths: refused below
+            rows = np.array(None)
+        shape = (count, self.embedder.dim)
+        fits = rows.shape == shape and rows.dtype == np.float32
+        # 1e-3 is far above the rounding of float32 and below any fault that matters.
+        if not fits or not (abs(np.einsum("nd,nd->n", rows, rows) - 1) < 1e-3).all():
+            raise ValueError(
+                f"{where}: expected finite float32 rows of unit norm, shape {shape}; "
+                f"got {rows.dtype} {rows.shape}; see memory.embedder"
+            )
+        rows.setflags(write=False)
+        return rows
 
     def _warn_of_merges(self) -> None:
         due = self._accepted >= _RATE_LEAST_WRITES and self.log[-1].outcome == "merged"
@@ -289,195 +571,11 @@ class Bank:
                 stacklevel=3,
             )
 
-    @property
-    def entries(self) -> list[Entry]:
-        """All entries by id, tombstones too; O(entries)."""
-        return list(self._table)
-
-    @property
-    def active(self) -> list[Entry]:
-        """Active entries by id; O(entries), ``len`` counts them at once."""
-        return [entry for entry in self._table if entry.status == Status.ACTIVE]
-
-    @property
-    def initial_entries(self) -> tuple[Entry, ...]:
-        """The entries as they stood before the first record of the log."""
-        return self._initial
-
-    @property
-    def merge_rate(self) -> float:
-        """Merged writes over accepted writes (new or merged); 0 before the first."""
-        return self._merged / self._accepted if self._accepted else 0.0
-
-    def __len__(self) -> int:
-        return self._table.active_count
-
-    def entry(self, entry_id: int) -> Entry:
-        """One entry by id, active or not; KeyError if no entry has that id."""
-        if not self._table.holds(entry_id):
-            raise KeyError(f"expected an id below {len(self._table)}, got {entry_id!r}")
-        return self._table[entry_id]
-
-    def resolve(self, entry_id: int) -> int:
-        """The id in which a memory lives on after all its merges."""
-        while (entry := self.entry(entry_id)).merged_into >= 0:
-            entry_id = entry.merged_into
-        return entry_id
-
-    def summary(self, recent: int = 5) -> Summary:
-        """Count of active entries, and titles of the ``recent`` newest, newest first.
-
-        An untitled entry takes its place but shows nothing of its text.
-        """
-        shown = self._table.newest(min(recent, len(self)))
-        titles = tuple(entry.title for entry in shown if entry.title)
-        return Summary(len(self), titles)
-
-    def candidates(self, query: str, n: int) -> list[int]:
-        """Ids of the ``n`` nearest active entries, nearest first; no access counted."""
-        n = arguments.integer("candidates: n", n, 0)
-        return self._search(arguments.text("candidates: query", query), n)[0]
-
-    def hygiene(self, step: int | None = None, **settings) -> hygiene.Hygiene:
-        """How clean the bank is: staleness, junk, duplicates, contradictions.
-
-        See ``mempo_jax.memory.hygiene.measure`` for units, settings and cost.
-        """
-        return hygiene.measure(self, self._table, step, **settings)
-
-    def check_valid(self) -> None:
-        """Raises AssertionError naming the first broken invariant."""
-        check_bank(self, self._table)
-
-    def _start(self, table: EntryTable) -> None:
-        """Begins a log at the entries of a fresh table."""
-        self._table = table
-        self._initial, self._initial_count = table.base, table.active_count
-        self.log: list[OpRecord] = []
-        self._accepted = self._merged = 0
-
-    def _table_of(
-        self, entries: Iterable[Entry], active_count: int | None = None
-    ) -> EntryTable:
-        return EntryTable(
-            tuple(entries),
-            dim=self.embedder.dim,
-            ann_threshold=self.config.ann_threshold,
-            active_count=active_count,
-        )
-
-    def _search(self, query: str, n: int) -> tuple[list[int], np.ndarray]:
-        if not len(self):
-            return [], np.empty(0, np.float32)
-        return self._table.index.search(self._embed([query])[0], n)
-
-    def _embed(self, texts: list[str]) -> np.ndarray:
-        rows = self.embedder.embed(texts)
-        return self._checked(rows, len(texts), f"embedder {self.embedder.name!r}")
-
-    def _checked(self, rows, count: int, where: str) -> np.ndarray:
-        """A read-only copy: whoever made the rows may write over them later."""
-        try:
-            rows = np.array(rows)
-        except ValueError:  # rows of different lengths
-            rows = np.array(None)
-        shape = (count, self.embedder.dim)
-        fits = rows.shape == shape and rows.dtype == np.float32
-        if not fits or not (abs(np.einsum("nd,nd->n", rows, rows) - 1) < 1e-3).all():
-            raise ValueError(
-                f"{where}: expected finite float32 rows of unit norm, shape {shape}; "
-                f"got {rows.dtype} {rows.shape}; see memory.embedder"
-            )
-        rows.setflags(write=False)
-        return rows
-
-    def fork(self, trajectory_id: str) -> Self:
-        """An independent bank that starts from these entries, with an empty log.
-
-        For trajectories of one task: steps of the entries stay as they are. The first
-        fork after a change copies the list of entries (milliseconds for 100,000);
-        further ones cost the same whatever the bank holds.
-        """
-        return self._holding(self._table.fork(), trajectory_id)
-
-    def next_task(self, trajectory_id: str, *, turns: int | None = None) -> Self:
-        """An independent bank that goes on from these entries in a new task.
-
-        Steps count from the start of a task. So those of the entries here are put back
-        by ``turns``, how many turns this task took (None: up to the last one logged):
-        -1 is then its last turn. Ages and the order of eviction stay right over tasks,
-        the log starts anew, and each entry keeps its source. Costs O(entries).
-
-        Raises ValueError if the log holds a later turn than ``turns`` allows.
-        """
-        logged = 1 + max((record.turn for record in self.log), default=-1)
-        turns = logged if turns is None else turns
-        most = arguments.LAST_TURN
-        turns = arguments.integer("next_task: turns", turns, logged, most)
-        return self._holding(self._table.before(turns), trajectory_id)
-
-    def at(self, step: int) -> Self:
-        """An independent bank as this one stood after turn ``step`` (-1: at the start).
-
-        The log is applied up to its first record of a later turn: one pass over it,
-        without embedding. Texts and vectors are shared; the index is built when the
-        past bank is first searched.
-        """
-        step = arguments.integer("at: step", step, -arguments.LAST_TURN)
-        past = self.start()
-        for record in self.log:
-            if record.turn > step:
-                break
-            made = record.outcome in _MADE
-            past._change(
-                record, self._table[record.entry_ids[0]].embedding if made else None
-            )
-        return past
-
-    def start(self) -> Self:
-        """An independent bank as this one stood before its log began."""
-        table = self._table_of(self._initial, self._initial_count)
-        return self._holding(table, self.trajectory_id)
-
-    def apply(self, record: OpRecord, embedding: np.ndarray | None = None) -> None:
-        """Changes the bank as ``record`` says and logs it: the one way it changes.
-
-        ``embedding`` float32 [dim], unit norm, of the entry that it makes; embedded
-        here if None. Raises ValueError, and changes nothing, if it does not fit.
-        """
-        if embedding is not None:
-            embedding = self._checked([embedding], 1, "Bank.apply")[0]
-        self._change(record, embedding)
-
-    def _change(self, record: OpRecord, embedding: np.ndarray | None = None) -> None:
-        """``apply`` for an embedding that is checked, and ours alone."""
-        made = record.outcome in _MADE
-        if made and embedding is None:
-            embedding = self._embed([full_text(record.title, record.stored)])[0]
-        self._table.apply(record, embedding, self.trajectory_id)
-        self.log.append(record)
-        if made and record.kind == OpKind.WRITE:
-            self._accepted += 1
-            self._merged += record.outcome == OpOutcome.MERGED
-
-    def _holding(self, table: EntryTable, trajectory_id: str) -> Self:
-        """A bank of the same rules that starts from a fresh table."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)  # faster than building them again
-        twin.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
-        twin._start(table)
-        return twin
-
-
-def _plain_title(title: str | None) -> str | None:
-    """One line without outer blanks: titles are shown in a list; None if empty."""
-    return " ".join((title or "").split()) or None
-
 
 def replay(
     initial: Bank, log: Iterable[OpRecord], trajectory_id: str | None = None
 ) -> Bank:
-    """``log`` applied to ``initial``: the logged bank again, bit for bit.
+    """Applies a log to a bank and so gives the logged bank again, bit for bit.
 
     Args:
       initial: the bank before the log; it is left as it is.
@@ -485,10 +583,15 @@ def replay(
       trajectory_id: source of the entries made; that of ``initial`` if None.
 
     Raises:
-      ValueError: if a record does not fit what came before it.
+      ValueError: a record does not fit what came before it.
     """
     name = initial.trajectory_id if trajectory_id is None else trajectory_id
     bank = initial.fork(name)
     for record in log:
         bank.apply(record)
     return bank
+
+
+def _plain_title(title: str | None) -> str | None:
+    """Puts a title on one line, as titles are shown in a list; None if it is empty."""
+    return " ".join((title or "").split()) or None

@@ -9,15 +9,20 @@ import dataclasses
 class BankConfig:
     """How one bank stores and recalls; the only settings class with defaults.
 
-    capacity: most active entries, 0 for no cap. retrieval_top_k: most hits of one
-    recall. oversample: candidates per hit that the re-ranking chooses from.
-    mmr_lambda: 1 ranks by similarity alone, 0 by diversity alone. merge_threshold:
-    cosine similarity from which a write counts as similar. judge: ``lexical``,
-    ``always``, or ``policy`` (then a judge is passed to the bank). ann_threshold:
-    active entries from which approximate search serves. max_entry_chars: longest title
-    plus text of an entry. merge_max_chars: longest concatenation of merged texts before
-    it is shortened. max_ops_per_turn: most ops in one turn. enabled: False logs
-    every op and does nothing.
+    Attributes:
+      capacity: most active entries, 0 for no cap.
+      retrieval_top_k: most hits of one recall.
+      oversample: candidates per hit that the re-ranking chooses from.
+      mmr_lambda: 1 ranks by similarity alone, 0 by diversity alone.
+      merge_threshold: cosine similarity from which a write counts as similar. The
+        default was chosen for the static embedder, on real conversations.
+      judge: ``lexical``, ``always``, or ``policy`` (then a judge is passed to the
+        bank).
+      ann_threshold: active entries from which search is approximate.
+      max_entry_chars: longest title plus text of an entry.
+      merge_max_chars: longest joined text of merged entries before it is shortened.
+      max_ops_per_turn: most ops in one turn.
+      enabled: False logs every op and does nothing.
     """
 
     capacity: int = 0
@@ -50,6 +55,7 @@ class BankConfig:
             -1 <= self.merge_threshold <= 1.01,
             "merge_threshold",
             self.merge_threshold,
+            # Above 1 by more than rounding, so that 1.01 switches merging off.
             "in [-1, 1.01] (above 1: nothing is ever similar)",
         )
 

@@ -1,7 +1,4 @@
-"""One memory: what it says, where it came from, what became of it.
-
-What the methods of a bank give back.
-"""
+"""One memory: its text, where it came from and what became of it; results of ops."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import enum
 
 import numpy as np
 
-_SHOWN_CHARS = 160  # of a text, where an entry is shown on one line
+_SHOWN_CHARS = 160  # an entry is shown on one line: a longer text is cut
 
 
 class Status(enum.StrEnum):
@@ -34,11 +31,18 @@ class Reason(enum.StrEnum):
 class Entry:
     """An immutable version of one memory.
 
-    id: unique in its bank, counting from 0. embedding: float32 [dim], unit norm.
-    step_created, step_accessed: turn indices; below 0 in an earlier task, -1 being the
-    turn before this task (see ``Bank.next_task``). source: id of the trajectory that
-    wrote it. merged_into: id of the entry that replaced it, -1 for none. parents: ids
-    of the entries merged into this one.
+    Attributes:
+      id: unique in its bank, counting from 0.
+      title: a short name on one line, or None.
+      text: what it says.
+      embedding: float32 [dim], unit norm.
+      step_created, step_accessed: turn indices; below 0 in an earlier task, -1 being
+        the turn before this task (see ``Bank.next_task``).
+      access_count: how often it was recalled; a merged entry takes over its parents'.
+      source: id of the trajectory that wrote it.
+      status, reason: whether it is active, and if not, why.
+      merged_into: id of the entry that replaced it, -1 for none.
+      parents: ids of the entries merged into this one.
     """
 
     id: int
@@ -55,7 +59,7 @@ class Entry:
     parents: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """One line: id, what became of it, how often it was recalled, what it says."""
+        """One line: id, state, how often it was recalled, what it says."""
         text = " ".join(full_text(self.title, self.text).split())
         if len(text) > _SHOWN_CHARS:
             text = f"{text[:_SHOWN_CHARS]}..."
@@ -97,8 +101,12 @@ class Entry:
         return hash((self.id, self.text))
 
     def touched(self, step: int) -> Entry:
-        """This entry after one more recall at turn ``step``."""
-        return Entry(  # spelled out: several times faster than replace
+        """Returns this entry after one more recall.
+
+        Args:
+          step: turn of the recall.
+        """
+        return Entry(  # spelled out, on each recall: faster than dataclasses.replace
             self.id,
             self.title,
             self.text,
@@ -114,7 +122,11 @@ class Entry:
         )
 
     def before(self, turns: int) -> Entry:
-        """This entry with its steps ``turns`` earlier."""
+        """Returns this entry with earlier steps.
+
+        Args:
+          turns: by how many turns.
+        """
         return dataclasses.replace(
             self,
             step_created=self.step_created - turns,
@@ -122,7 +134,13 @@ class Entry:
         )
 
     def buried(self, status: Status, reason: Reason, merged_into: int = -1) -> Entry:
-        """This entry as a tombstone."""
+        """Returns this entry as a tombstone.
+
+        Args:
+          status: merged or deleted.
+          reason: why.
+          merged_into: id of the entry that replaces it, -1 for none.
+        """
         return Entry(
             self.id,
             self.title,
@@ -140,13 +158,23 @@ class Entry:
 
 
 def full_text(title: str | None, text: str) -> str:
-    """What is embedded and judged: the title belongs to the statement."""
+    """Returns what is embedded and judged: the title is part of the statement.
+
+    Args:
+      title: may be None.
+      text: text of the entry.
+    """
     return f"{title}: {text}" if title else text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hit:
-    """One recalled entry, as it stands after the recall, and its cosine similarity."""
+    """One recalled entry.
+
+    Attributes:
+      entry: as it is after the recall.
+      similarity: cosine, to the query.
+    """
 
     entry: Entry
     similarity: float
@@ -154,9 +182,13 @@ class Hit:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WriteResult:
-    """outcome new, merged, duplicate, error or disabled; entry_id -1 if none.
+    """What came of a write.
 
-    similarity is to the nearest active entry, 0 where there was none.
+    Attributes:
+      outcome: new, merged, duplicate, error or disabled.
+      entry_id: the entry that now says the text; -1 if none does.
+      similarity: cosine, to the nearest active entry; 0 if there was none.
+      error: an ``OpError`` or None.
     """
 
     outcome: str
@@ -167,7 +199,13 @@ class WriteResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MergeResult:
-    """outcome merged, error or disabled; entry_id of the new entry, -1 if none."""
+    """What came of a merge.
+
+    Attributes:
+      outcome: merged, error or disabled.
+      entry_id: id of the new entry, -1 if there is none.
+      error: an ``OpError`` or None.
+    """
 
     outcome: str
     entry_id: int
@@ -176,7 +214,12 @@ class MergeResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """outcome deleted, error or disabled."""
+    """What came of a delete.
+
+    Attributes:
+      outcome: deleted, error or disabled.
+      error: an ``OpError`` or None.
+    """
 
     outcome: str
     error: str | None = None
@@ -184,7 +227,12 @@ class DeleteResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """What the policy sees unasked: how many memories, titles of the newest."""
+    """What the policy sees without asking.
+
+    Attributes:
+      active: number of active entries.
+      titles: titles of the newest, newest first.
+    """
 
     active: int
     titles: tuple[str, ...]

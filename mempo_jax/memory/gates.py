@@ -1,4 +1,4 @@
-"""Decides what comes of a write or merge: a log record, before anything changes."""
+"""The gates: what comes of a write or a merge, decided before anything changes."""
 
 from __future__ import annotations
 
@@ -18,54 +18,62 @@ from mempo_jax.memory.ops import OpError, OpOutcome, OpRecord
 from mempo_jax.memory.store import EntryTable
 
 _VERDICTS = tuple(str(verdict) for verdict in Verdict)
-_JUDGED = 4  # nearest entries that a write is compared with
+_JUDGED_ENTRIES = 4  # a write is compared with so few: each costs a verdict
 
 
 class BatchJudge(Protocol):
     """A judge that can be asked about several pairs at a time.
 
-    A plain callable (new, old) -> Verdict is a judge too. ``many`` is used where there
-    is one, so that all that a write is compared with is judged together.
+    A plain callable (new, old) -> Verdict is a judge too. If there is a ``many``, all
+    that a write is compared with is judged together.
     """
 
     def __call__(self, new: str, old: str) -> Verdict: ...
 
     def many(self, pairs: list[tuple[str, str]]) -> list[Verdict]:
-        """A verdict for each (new, old), in order."""
+        """Returns a verdict for each pair, in order.
+
+        Args:
+          pairs: (new, old) texts.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
 class Gates:
-    """The rules of one bank; judge and summarise are plain callables.
+    """The rules of one bank.
 
-    judge: may have ``many``, see ``BatchJudge``. summarise: (text, most characters) ->
-    a shorter text; where it is empty or still too long, the text is cut instead.
+    Attributes:
+      config: settings of the bank.
+      judge: (new, old) -> Verdict; may have ``many``, see ``BatchJudge``.
+      summarise: (text, most characters) -> a shorter text; if it returns nothing or a
+        text still too long, the text is cut instead.
     """
 
     config: BankConfig
     judge: Judge
     summarise: Callable[[str, int], str] | None
 
-    def text_error(self, text: str, title: str | None) -> str | None:
-        """What forbids storing ``text``, or None."""
-        if not text.strip():
-            return OpError.EMPTY_CONTENT
-        too_long = len(text) + len(title or "") > self.config.max_entry_chars
-        return OpError.TEXT_TOO_LONG if too_long else None
-
     def write(self, draft: OpRecord, table: EntryTable, vector: np.ndarray) -> OpRecord:
-        """The record of a write: new, merged or duplicate.
+        """Decides what comes of a write: a new entry, a merged one or a duplicate.
 
-        Gate 1 is the similarity to the nearest active entries, gate 2 the judge. What
-        repeats one of them is a duplicate. Below the threshold all else is new; above
-        it an update supersedes the entry, an addition is merged into it, and a fact
-        about something else is new.
+        Gate 1 is the similarity to the nearest active entries, gate 2 the judge. A text
+        that repeats one of them is a duplicate, whatever their similarity. Any other
+        text is new below ``merge_threshold``; above it an update supersedes the entry,
+        an addition is merged into it, and a fact about something else is new.
+
+        Args:
+          draft: the op without an outcome.
+          table: the entries; not changed.
+          vector: embedding of title and text, float32 [dim].
+
+        Returns:
+          The record to apply.
         """
-        ids, similarities = table.index.search(vector, _JUDGED)
+        ids, similarities = table.index.search(vector, _JUDGED_ENTRIES)
         nearest = float(similarities[0]) if ids else 0.0
         draft = dataclasses.replace(draft, similarity=nearest)
         entries = [table[i] for i in ids]
-        verdicts = self._judged(_pairs(full_text(draft.title, draft.text), entries))
+        verdicts = self._verdicts(_pairs(full_text(draft.title, draft.text), entries))
         verdict, old = self._weigh(verdicts, entries, similarities)
         if verdict == Verdict.REPEATS:
             return dataclasses.replace(
@@ -79,21 +87,12 @@ class Gates:
                 stored=draft.text,
                 evicted=self._over_capacity(table),
             )
+        # An update drops the statements that it replaces; an addition keeps them all.
         join = judge.updated if verdict == Verdict.UPDATES else judge.joined
         stored = join([old.text, draft.text])
         return self.merge(
             draft, table, (old.id,), stored, supersedes=verdict == Verdict.UPDATES
         )
-
-    def questions(
-        self, text: str, table: EntryTable, vector: np.ndarray
-    ) -> list[tuple[str, str]]:
-        """The (new, old) pairs that ``write`` would ask the judge about just now.
-
-        ``text`` with its title; ``vector`` its embedding. Nothing is changed.
-        """
-        ids, _ = table.index.search(vector, _JUDGED)
-        return _pairs(text, [table[i] for i in ids])
 
     def merge(
         self,
@@ -103,9 +102,18 @@ class Gates:
         stored: str | None,
         supersedes,
     ) -> OpRecord:
-        """The record of a merge, by the policy or by a write alike.
+        """Decides what comes of a merge, whether by the policy or by a write.
 
-        ``stored`` None: the parents' texts joined.
+        Args:
+          draft: the op without an outcome.
+          table: the entries; not changed.
+          parents: ids of the entries to merge.
+          stored: text of the new entry; the parents' texts joined if None.
+          supersedes: whether the parents are replaced and not joined.
+
+        Returns:
+          The record to apply. Without a title of its own it gets the first one among
+          the parents.
         """
         entries = [table[i] for i in parents]
         if stored is None:
@@ -120,10 +128,35 @@ class Gates:
             supersedes=supersedes,
         )
 
-    def _judged(self, pairs: list[tuple[str, str]]) -> Iterable[Verdict]:
-        """Verdicts in order; a judge of one pair is not asked before it has to be."""
+    def questions(
+        self, text: str, table: EntryTable, vector: np.ndarray
+    ) -> list[tuple[str, str]]:
+        """Lists the (new, old) pairs that ``write`` would ask the judge about just now.
+
+        Args:
+          text: the new text with its title.
+          table: the entries; not changed.
+          vector: embedding of ``text``, float32 [dim].
+        """
+        ids, _ = table.index.search(vector, _JUDGED_ENTRIES)
+        return _pairs(text, [table[i] for i in ids])
+
+    def text_error(self, text: str, title: str | None) -> str | None:
+        """Returns the ``OpError`` that forbids storing a text, or None.
+
+        Args:
+          text: the text.
+          title: its title; counts towards ``max_entry_chars``.
+        """
+        if not text.strip():
+            return OpError.EMPTY_CONTENT
+        too_long = len(text) + len(title or "") > self.config.max_entry_chars
+        return OpError.TEXT_TOO_LONG if too_long else None
+
+    def _verdicts(self, pairs: list[tuple[str, str]]) -> Iterable[Verdict]:
+        """Verdicts in order; a judge without ``many`` is asked one at a time."""
         if self.config.judge != "always" and any(new == old for new, old in pairs):
-            # The same text is a repeat whatever a judge would say of it.
+            # The same text is a repeat whatever a judge would say about it.
             return [
                 Verdict.REPEATS if new == old else Verdict.OTHER for new, old in pairs
             ]
@@ -141,7 +174,7 @@ class Gates:
     def _weigh(
         self, verdicts: Iterable[Verdict], entries: list[Entry], similarities
     ) -> tuple[Verdict, Entry | None]:
-        """The verdict, and the entry that is repeated, updated or added to."""
+        """Picks the verdict that counts, and the entry that it is about."""
         similar = []
         for verdict, entry, similarity in zip(verdicts, entries, similarities):
             if verdict not in _VERDICTS:
@@ -153,28 +186,30 @@ class Gates:
                 return verdict, entry
             if similarity >= self.config.merge_threshold:
                 similar.append((verdict, entry))
-        for wanted in (Verdict.UPDATES, Verdict.ADDS):
+        # An outdated value must not survive because a nearer entry takes additions.
+        for strongest in (Verdict.UPDATES, Verdict.ADDS):
             for verdict, entry in similar:
-                if verdict == wanted:
+                if verdict == strongest:
                     return verdict, entry
         return Verdict.OTHER, None
 
     def _shorten(self, text: str) -> str:
-        """A concatenation within ``merge_max_chars``; if cut, the newest part stays."""
-        most = min(self.config.merge_max_chars, self.config.max_entry_chars)
-        if len(text) > most:
+        """Keeps a joined text within ``merge_max_chars``, if cut its newest part."""
+        limit = min(self.config.merge_max_chars, self.config.max_entry_chars)
+        if len(text) > limit:
             text = text.strip()
-        if len(text) <= most:
+        if len(text) <= limit:
             return text
         if self.summarise is not None:
-            short = self.summarise(text, most)
+            short = self.summarise(text, limit)
             short = arguments.text("summarise, given to the Bank", short).strip()
-            if 0 < len(short) <= most:
+            if 0 < len(short) <= limit:
                 return short
-        return text[-most:].split(maxsplit=1)[-1]
+        # The first word may be cut in two: it is dropped.
+        return text[-limit:].split(maxsplit=1)[-1]
 
     def _over_capacity(self, table: EntryTable) -> tuple[int, ...]:
-        """Whom the cap pushes out for one more entry: fewest accesses, then oldest."""
+        """Ids that the cap evicts for one more entry: fewest accesses, then oldest."""
         capacity = self.config.capacity
         if not capacity or table.active_count < capacity:
             return ()
@@ -186,7 +221,15 @@ def _pairs(text: str, entries: list[Entry]) -> list[tuple[str, str]]:
 
 
 def plain_ids(where: str, ids) -> tuple[int, ...]:
-    """Ids as Python integers; TypeError for what is no list of integers."""
+    """Turns ids into Python integers.
+
+    Args:
+      where: name of the method, for the message.
+      ids: an iterable of integers, numpy's too.
+
+    Raises:
+      TypeError: it is no list of integers.
+    """
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise TypeError(
             f"{where}: expected a list of ids (integers), got {arguments.short(ids)}"
@@ -201,7 +244,13 @@ def plain_ids(where: str, ids) -> tuple[int, ...]:
 
 
 def ids_error(table: EntryTable, ids: tuple, least: int) -> str | None:
-    """What forbids an op on these ids, or None."""
+    """Returns the ``OpError`` that forbids an op on these ids, or None.
+
+    Args:
+      table: the entries.
+      ids: as the policy named them.
+      least: fewest ids that the op needs.
+    """
     if len(ids) < least:
         return OpError.BAD_ARGUMENT if ids else OpError.MISSING_ARGUMENT
     if not all(table.holds(entry_id) for entry_id in ids):

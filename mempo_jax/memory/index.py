@@ -1,21 +1,17 @@
-"""Nearest entries of a bank of any size: exact where it is small, ScaNN above.
+"""Nearest entries of a bank of any size: small banks exactly, large ones by ScaNN.
 
-An index is a cache of the active entries. It is made of frozen *blocks*, shared between
-forks, of a *tail* of rows added since, and of the rows that died in each block. The
-tail is always searched exactly, so a new entry is found at once. A full tail becomes a
-block; neighbouring blocks are merged when the younger ones outgrow a quarter of the
-older, so that there are few and each row is rebuilt a few times only.
+An index is a cache of the active entries. It is made of frozen *blocks*, of a *tail* of
+rows added since, and of the rows that died in each block. A block never changes after
+it is made, so forks share it. The tail is always searched exactly, so a new entry is
+found at once. A full tail becomes a block; neighbouring blocks are merged when the
+younger ones outgrow a quarter of the older, so that there are few blocks and each row
+is rebuilt a few times only.
 
-What ScaNN has to learn is built on a thread, a large bank's first block too. What it
-will replace serves until a fixed number of calls later, whether it is ready sooner or
-not: what a search finds depends on the sequence of calls alone, never on timing. Only a
-caller that is faster than a build waits there.
-
-Frozen rows that can be searched: by one matrix product, or by ScaNN.
-
-A block never changes after it is made, so indexes share it; what died in it since is
-kept by each index. Large blocks are built on a thread (ScaNN lets go of the interpreter
-while it trains), so that no write waits for one.
+ScaNN learns a block on a thread (it lets go of the interpreter while it trains), so no
+write waits for a build. The blocks that it will replace serve until a fixed number of
+calls later, whether it is ready sooner or not: what a search finds depends on the
+sequence of calls alone, never on timing. Only a caller that is faster than a build
+waits there.
 """
 
 from __future__ import annotations
@@ -28,238 +24,255 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-# ScaNN learns 16 centres a subspace; below this many rows one product is as fast.
-LEAST_APPROXIMATE = 4096
-LEAST_TRAINED = 256
-# From here on a tree of partitions; figures for the choices below: BUILD_NOTES.
-_LEAST_TREE = 30_000
-_ROWS_A_LEAF_TRAINED = 200
-_SEARCHED_SHARE = 16  # one leaf in so many is searched
-_LEAST_RESCORED = 200
+LEAST_APPROXIMATE = 4096  # with fewer rows one matrix product is as fast
+LEAST_TRAINED = 256  # ScaNN learns 16 centres a subspace: fewer rows teach it little
+# Figures for the choices of the tree: BUILD_NOTES.
+_LEAST_TREE = 30_000  # from here on rows are partitioned by a tree
+_ROWS_A_LEAF_TRAINED = 200  # bounds the time of training
+_SEARCHED_SHARE = 16  # one leaf in 16 is searched; more find nothing more
+_LEAST_RESCORED = 200  # enough for small blocks; grows with the square root of rows
+_TAIL_ROWS = 1024  # a longer tail becomes a block: each search scans the tail
+_FORKED_ROWS = 256  # a longer tail becomes a block, so that forks share it uncopied
+_AGE_RATIO = 4  # an older block is merged once the younger exceed 1/4 of it
+_DEAD_SHARE = 0.25  # a block of which more is dead is rebuilt
+_GRACE_SHARE = 0.125  # calls a row until a merge takes effect: time for the build
+_FIRST_CALLS = 256  # calls for which a large bank's first block is searched exactly
 
 
-class IndexBlock:
-    """Rows ids int64 [n] ascending, vectors float32 [n, dim] of unit norm.
+def make_index(ids: np.ndarray, vectors: np.ndarray, *, ann_threshold: int) -> Index:
+    """Makes an index over rows: exact below a threshold, ScaNN from there.
 
-    approximate: searched by ScaNN; else exactly.
+    If ScaNN cannot be imported, search is exact at any size and one warning says so.
+
+    Args:
+      ids: int64 [n], ascending.
+      vectors: float32 [n, dim], unit norm.
+      ann_threshold: rows from which search is approximate.
     """
+    return Index(ids, vectors, ann_threshold=ann_threshold)
 
-    def __init__(self, ids: np.ndarray, vectors: np.ndarray, approximate: bool):
-        self.ids = np.asarray(ids, np.int64)
-        self.vectors = vectors
-        self.approximate = approximate and len(ids) >= LEAST_TRAINED
-        self.refused = False  # ScaNN could not learn it: not to be tried at every turn
-        self._lock = threading.Lock()
-        self._searcher = None
+
+class Index:
+    """The active rows of one bank; the module docstring says how they are kept."""
+
+    def __init__(self, ids: np.ndarray, vectors: np.ndarray, *, ann_threshold: int):
+        """Makes an index over rows.
+
+        Args:
+          ids: int64 [n], ascending.
+          vectors: float32 [n, dim], unit norm.
+          ann_threshold: live rows from which blocks are searched approximately.
+        """
+        self._dim = vectors.shape[1]
+        self._threshold = ann_threshold
+        self._tail_rows = min(_TAIL_ROWS, max(64, ann_threshold // 4))
+        self._parts: list[_Part] = []
+        self._merges: list[_Merge] = []
+        self._calls = 0
+        self._clear_tail()
+        self._count = len(ids)
+        if len(ids):
+            self._parts.append(_Part(IndexBlock(ids, vectors, False), set()))
+            if len(ids) >= max(ann_threshold, LEAST_TRAINED) and can_approximate():
+                self._merge(self._parts, grace=_FIRST_CALLS)
+
+    def search(self, query: np.ndarray, n: int) -> tuple[list[int], np.ndarray]:
+        """Finds the nearest live rows, nearest first; ties go to the lower id.
+
+        Similarities are recomputed row by row, so they do not depend on what else the
+        index holds.
+
+        Args:
+          query: float32 [dim], unit norm.
+          n: rows wanted.
+
+        Returns:
+          Ids, and cosine similarities float32 [<= n].
+        """
+        self._count_call()
+        ids, vectors = self._tail_candidates(query, n)
+        if self._parts:
+            ids, vectors = list(ids), [vectors]
+            for part in self._parts:
+                rows = part.block.nearest(query, n, part.dead)
+                ids += part.block.ids[rows].tolist()
+                vectors.append(part.block.vectors[rows])
+            vectors = np.concatenate(vectors)
+        if not ids or n < 1:
+            return [], np.empty(0, np.float32)
+        # Not ``@``: its rounding depends on how many rows there are.
+        similarity = np.einsum("nd,d->n", vectors, query)
+        values = similarity.tolist()
+        order = sorted(range(len(ids)), key=lambda i: (-values[i], ids[i]))[:n]
+        return [ids[i] for i in order], similarity[order]
+
+    def add(self, entry_id: int, vector: np.ndarray) -> None:
+        """Adds one row.
+
+        Args:
+          entry_id: higher than all ids before it.
+          vector: float32 [dim], unit norm.
+        """
+        count = len(self._tail_ids)
+        if count == len(self._tail):
+            # Doubling keeps the cost of an added row constant on average.
+            grown = np.empty((max(4, 2 * count), self._dim), np.float32)
+            grown[:count] = self._tail[:count]
+            self._tail = grown
+        self._tail[count] = vector
+        self._tail_ids.append(entry_id)
+        self._count += 1
+        self._count_call()
+
+    def remove(self, entry_id: int) -> None:
+        """Takes one live row out.
+
+        Args:
+          entry_id: its id.
+
+        Raises:
+          KeyError: no live row has that id.
+        """
+        if self._tail_ids and entry_id >= self._tail_ids[0]:
+            self._remove_from_tail(entry_id)
+        else:
+            part = next((p for p in self._parts if p.block.ids[-1] >= entry_id), None)
+            row = -1 if part is None else part.block.row_of(entry_id)
+            if row < 0 or row in part.dead:
+                raise KeyError(f"index holds no entry {entry_id}")
+            part.dead.add(row)
+            self._rebuild_if_dead(part)
+        self._count -= 1
+        self._count_call()
+
+    def fork(self) -> Index:
+        """Makes an independent index that shares the blocks."""
+        if len(self._tail_ids) > _FORKED_ROWS:
+            self._seal()
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._parts = [_Part(part.block, set(part.dead)) for part in self._parts]
+        twin._merges = list(self._merges)
+        twin._tail_ids = list(self._tail_ids)
+        twin._tail = self._tail[: len(self._tail_ids)].copy()
+        return twin
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._count
 
-    def row_of(self, entry_id: int) -> int:
-        """Row of an id, -1 if absent."""
-        row = int(np.searchsorted(self.ids, entry_id))
-        return row if row < len(self.ids) and self.ids[row] == entry_id else -1
+    def ids(self) -> list[int]:
+        """Ids of all live rows, ascending."""
+        live: list[int] = []
+        for part in self._parts:
+            ids = part.block.ids.tolist()
+            live += [i for row, i in enumerate(ids) if row not in part.dead]
+        return live + self._tail_ids
 
     @property
-    def searcher(self):
-        """A ScaNN searcher over the rows, built on first use and shared by forks."""
-        with self._lock:
-            if self._searcher is None:
-                self._searcher = _build_searcher(self.vectors)
-        return self._searcher
+    def blocks(self) -> tuple[IndexBlock, ...]:
+        """The frozen blocks, oldest first; their ids ascend from block to block."""
+        return tuple(part.block for part in self._parts)
 
-    def nearest(self, query: np.ndarray, n: int, dead: Collection[int]) -> np.ndarray:
-        """Rows int64 [<= n] nearest to ``query`` that are not dead, in no order."""
-        n = min(n, len(self) - len(dead))
-        if n < 1:
-            return np.empty(0, np.int64)
-        if self.approximate:
-            rows = self._approximately(query, n, dead)
-            if rows is not None:
-                return rows
-        scores = self.vectors @ query
-        if dead:
-            scores[list(dead)] = -np.inf
-        return top(scores, n)
+    def settle(self) -> None:
+        """Waits for all builds under way and puts them in effect."""
+        self._finish_due(max((merge.due for merge in self._merges), default=0))
 
-    def _approximately(self, query, n: int, dead) -> np.ndarray | None:
-        """By ScaNN; None where the dead lie so thick that only exact search helps."""
-        total, widen, leaves = len(self), 1, _leaves(len(self))
-        while True:
-            wanted = min(widen * n + min(len(dead), 16), total)
-            rows, _ = self.searcher.search(
-                query,
-                final_num_neighbors=wanted,
-                pre_reorder_num_neighbors=min(max(_rescored(total), 4 * wanted), total),
-                leaves_to_search=min(widen * _searched(leaves), leaves),
-            )
-            found = np.asarray(rows, np.int64)
-            if dead:
-                found = np.asarray([r for r in rows.tolist() if r not in dead], int)
-            if len(found) >= n:
-                return found
-            if wanted == total:
-                return None
-            widen *= 4
+    def _tail_candidates(self, query, n) -> tuple[list[int], np.ndarray]:
+        count = len(self._tail_ids)
+        if count <= 4 * n:  # so few are taken all, unsorted
+            return self._tail_ids, self._tail[:count]
+        rows = top(self._tail[:count] @ query, n)
+        return [self._tail_ids[row] for row in rows], self._tail[rows]
 
+    def _remove_from_tail(self, entry_id: int) -> None:
+        if entry_id not in self._tail_ids:
+            raise KeyError(f"index holds no entry {entry_id}")
+        place, count = self._tail_ids.index(entry_id), len(self._tail_ids)
+        self._tail[place : count - 1] = self._tail[place + 1 : count]
+        del self._tail_ids[place]
 
-class IndexBuild:
-    """One block made of the live rows of others, on a thread if ScaNN is to learn it.
+    def _count_call(self) -> None:
+        """Runs once a call: closes a full tail, puts merges that are due in effect."""
+        self._calls += 1
+        if len(self._tail_ids) >= self._tail_rows:
+            self._seal()
+        if self._merges:
+            self._finish_due(self._calls)
 
-    sources: blocks with the rows dead in each when the build began.
-    """
+    def _seal(self) -> None:
+        """Turns the tail into a block and merges blocks if the rule says so."""
+        count = len(self._tail_ids)
+        block = IndexBlock(np.asarray(self._tail_ids), self._tail[:count], False)
+        self._parts.append(_Part(block, set()))
+        self._clear_tail()
+        self._compact()
 
-    def __init__(
-        self, sources: Sequence[tuple[IndexBlock, frozenset[int]]], approximate: bool
-    ):
-        self.sources = tuple(sources)
-        self._approximate = approximate
-        self._block: IndexBlock | None = None
-        self._thread = _started(self._make) if approximate else None
-        if not approximate:
-            self._make()
+    def _clear_tail(self) -> None:
+        self._tail_ids: list[int] = []
+        self._tail = np.empty((0, self._dim), np.float32)
 
-    def block(self) -> IndexBlock:
-        """The block; waits for it where it is not ready.
+    def _compact(self) -> None:
+        """Merges the youngest blocks that outgrew a share of the next older one."""
+        first, rows = len(self._parts) - 1, len(self._parts[-1])
+        while first > 0 and self._outgrows(self._parts[first - 1], rows):
+            first -= 1
+            rows += len(self._parts[first])
+        if first < len(self._parts) - 1:
+            self._merge(self._parts[first:])
 
-        Made here if no thread could make it: none started, or this is a forked process.
-        """
-        if self._thread is not None:
-            self._thread.join()
-        if self._block is None:
-            self._make()
-        return self._block
+    def _outgrows(self, older: _Part, rows: int) -> bool:
+        """Whether younger rows are so many that an older block is rebuilt with them."""
+        if self._is_merging(older):
+            return False
+        # An exact block of a bank that has grown past the threshold is due for ScaNN.
+        overdue = self._wants_scann(len(older)) and not older.block.approximate
+        overdue = overdue and not older.block.refused
+        return rows * _AGE_RATIO > len(older) or overdue
 
-    def _make(self) -> None:
-        lives = []
-        for block, dead in self.sources:
-            live = np.ones(len(block), bool)
-            live[list(dead)] = False
-            lives.append(live)
-        blocks = [block for block, _ in self.sources]
-        if len(blocks) == 1 and lives[0].all():  # no copy of what is whole
-            lives = [slice(None)]
-        ids = _joined([b.ids[live] for b, live in zip(blocks, lives)])
-        rows = _joined([b.vectors[live] for b, live in zip(blocks, lives)])
-        block = IndexBlock(ids, rows, self._approximate)
-        try:
-            if block.approximate:
-                _ = block.searcher
-        except Exception as error:
-            # The rows are whole; a search that cannot be built is no reason to lose
-            # a write.
-            warnings.warn(
-                f"ScaNN could not index {len(ids)} entries ({error}): they are "
-                "searched exactly, which is slower",
-                stacklevel=2,
-            )
-            block.approximate, block.refused = False, True
-        self._block = block
+    def _wants_scann(self, rows: int) -> bool:
+        """Whether a block of this many rows is to be searched by ScaNN."""
+        least = min(LEAST_APPROXIMATE, self._threshold)
+        return len(self) >= self._threshold and rows >= least and can_approximate()
 
+    def _rebuild_if_dead(self, part: _Part) -> None:
+        """Rebuilds a block of which too much is dead."""
+        most = max(self._tail_rows, _DEAD_SHARE * len(part.block))
+        if len(part.dead) > most and not self._is_merging(part):
+            self._merge([part])
 
-def _started(target: Callable[[], None]) -> threading.Thread | None:
-    """A running thread, or None where the system has no more threads to give."""
-    thread = threading.Thread(target=target, name="index build", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        return None
-    return thread
+    def _is_merging(self, part: _Part) -> bool:
+        return any(merge.replaces(part.block) for merge in self._merges)
 
+    def _merge(self, parts: list[_Part], grace: int | None = None) -> None:
+        rows = sum(len(part) for part in parts)
+        approximate = grace is not None or self._wants_scann(rows)
+        build = IndexBuild([(p.block, frozenset(p.dead)) for p in parts], approximate)
+        if approximate:
+            if grace is None:
+                grace = max(self._tail_rows, int(_GRACE_SHARE * rows))
+            self._merges.append(_Merge(build, self._calls + grace))
+        else:
+            self._finish(_Merge(build, self._calls))
 
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    def _finish_due(self, calls: int) -> None:
+        for merge in [m for m in self._merges if m.due <= calls]:
+            self._merges.remove(merge)
+            self._finish(merge)
 
-
-def can_approximate() -> bool:
-    """Whether ScaNN can be imported; if not, one warning says so."""
-    return _scann() is not None
-
-
-def top(scores: np.ndarray, n: int) -> np.ndarray:
-    """Rows of the ``n`` greatest scores, in no order; -inf never counts.
-
-    Of equal scores at the edge the first rows are taken.
-    """
-    if n < 1:
-        return np.empty(0, np.int64)
-    if n >= len(scores):
-        return np.flatnonzero(scores > -np.inf)
-    edge = np.partition(scores, len(scores) - n)[len(scores) - n]
-    above = np.flatnonzero(scores > edge)
-    return np.concatenate([above, np.flatnonzero(scores == edge)[: n - len(above)]])
-
-
-@functools.cache
-def _scann():
-    """The scann module, or None with a single warning where there is none."""
-    try:
-        import scann
-    except ImportError as error:
-        warnings.warn(
-            f"scann cannot be imported ({error}): exact search serves banks of any "
-            "size; recall slows with size. Install scann where it has a wheel "
-            "(Linux, CPython 3.9-3.13), or raise memory.ann_threshold",
-            stacklevel=2,
+    def _finish(self, merge: _Merge) -> None:
+        """Puts a built block in place of its sources; what died since stays dead."""
+        block, dead = merge.build.block(), set()
+        places = [i for i, p in enumerate(self._parts) if merge.replaces(p.block)]
+        for place, (source, before) in zip(places, merge.build.sources):
+            died = self._parts[place].dead - before
+            dead.update(block.row_of(int(source.ids[row])) for row in died)
+        self._parts[places[0] : places[-1] + 1] = (
+            [_Part(block, dead)] if len(block) else []
         )
-        return None
-    return scann
-
-
-def _leaves(count: int) -> int:
-    return int(2 * count**0.5) if count >= _LEAST_TREE else 1
-
-
-def _searched(leaves: int) -> int:
-    return max(1, leaves // _SEARCHED_SHARE)
-
-
-def _rescored(count: int) -> int:
-    """Candidates scored exactly: with more rows, more look alike once quantised."""
-    return max(_LEAST_RESCORED, int(0.8 * count**0.5))
-
-
-def _build_searcher(vectors: np.ndarray):
-    """Quantised scoring with exact re-scoring, behind a tree where rows are many.
-
-    The tree lists each row in two leaves that err differently ("SOAR: Improved Indexing
-    for Approximate Nearest Neighbor Search", 2023). One thread, and no quantisation of
-    residuals, which draws at random: the same rows give the same searcher.
-    """
-    count, leaves = len(vectors), _leaves(len(vectors))
-    builder = _scann().scann_ops_pybind.builder(vectors, 10, "dot_product")
-    builder.set_n_training_threads(1)
-    if count >= _LEAST_TREE:
-        builder = builder.tree(
-            num_leaves=leaves,
-            num_leaves_to_search=_searched(leaves),
-            training_sample_size=min(count, _ROWS_A_LEAF_TRAINED * leaves),
-            training_iterations=5,
-            soar_lambda=1.5,
-            overretrieve_factor=2.0,
-        )
-    builder = builder.score_ah(
-        2,
-        anisotropic_quantization_threshold=0.2,
-        training_sample_size=10_000,
-        training_iterations=5,
-        residual_quantization=False,
-    )
-    searcher = builder.reorder(_rescored(count)).build()
-    searcher.set_num_threads(1)
-    return searcher
-
-
-_TAIL_ROWS = 1024  # a tail of this length becomes a block
-_FORKED_ROWS = 256  # a longer tail becomes a block before a fork would copy it
-_AGE_RATIO = 4  # an older block is merged once the younger exceed 1/4 of it
-_DEAD_SHARE = 0.25  # a block with more dead rows is rebuilt
-_GRACE_SHARE = 0.125  # calls, per row of a merge, until it takes effect
-_FIRST_CALLS = 256  # of the first block: until then it is searched exactly
 
 
 class _Part:
-    """A block as one index sees it: shared rows, own dead."""
+    """A block as one index sees it: rows shared with forks, dead rows of its own."""
 
     __slots__ = ("block", "dead")
 
@@ -277,206 +290,254 @@ class _Merge:
     build: IndexBuild
     due: int
 
-    def takes(self, block: IndexBlock) -> bool:
+    def replaces(self, block: IndexBlock) -> bool:
         return any(block is source for source, _ in self.build.sources)
 
 
-class Index:
-    """The active rows of one bank; see the module docstring."""
+class IndexBlock:
+    """Frozen rows that are searched by one matrix product, or by ScaNN.
 
-    def __init__(self, ids: np.ndarray, vectors: np.ndarray, *, ann_threshold: int):
-        """Rows ids int64 [n] ascending, vectors float32 [n, dim] of unit norm.
+    Attributes:
+      ids: int64 [n], ascending.
+      vectors: float32 [n, dim], unit norm.
+      approximate: whether ScaNN searches it.
+      refused: whether ScaNN failed to learn it.
+    """
 
-        ann_threshold: live rows from which blocks are to be approximate.
+    def __init__(self, ids: np.ndarray, vectors: np.ndarray, approximate: bool):
+        """Makes a block; ScaNN learns it on first use.
+
+        Args:
+          ids: int64 [n], ascending.
+          vectors: float32 [n, dim], unit norm.
+          approximate: search by ScaNN, if there are rows enough to train it.
         """
-        self._dim = vectors.shape[1]
-        self._threshold = ann_threshold
-        self._tail_rows = min(_TAIL_ROWS, max(64, ann_threshold // 4))
-        self._parts: list[_Part] = []
-        self._merges: list[_Merge] = []
-        self._calls = 0
-        self._clear_tail()
-        self._count = len(ids)
-        if len(ids):
-            self._parts.append(_Part(IndexBlock(ids, vectors, False), set()))
-            if len(ids) >= max(ann_threshold, LEAST_TRAINED) and can_approximate():
-                self._merge(self._parts, grace=_FIRST_CALLS)
+        self.ids = np.asarray(ids, np.int64)
+        self.vectors = vectors
+        self.approximate = approximate and len(ids) >= LEAST_TRAINED
+        self.refused = False  # set if ScaNN could not learn it: not tried at every turn
+        self._lock = threading.Lock()  # forks on several threads build it once only
+        self._searcher = None
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.ids)
+
+    def row_of(self, entry_id: int) -> int:
+        """Returns the row of an id, -1 if the block does not hold it.
+
+        Args:
+          entry_id: the id.
+        """
+        row = int(np.searchsorted(self.ids, entry_id))
+        return row if row < len(self.ids) and self.ids[row] == entry_id else -1
 
     @property
-    def blocks(self) -> tuple[IndexBlock, ...]:
-        """The frozen blocks, oldest first; their ids ascend from block to block."""
-        return tuple(part.block for part in self._parts)
+    def searcher(self):
+        """A ScaNN searcher over the rows, built on first use and shared by forks."""
+        with self._lock:
+            if self._searcher is None:
+                self._searcher = _build_searcher(self.vectors)
+        return self._searcher
 
-    def ids(self) -> list[int]:
-        """Ids of all live rows, ascending."""
-        live: list[int] = []
-        for part in self._parts:
-            ids = part.block.ids.tolist()
-            live += [i for row, i in enumerate(ids) if row not in part.dead]
-        return live + self._tail_ids
+    def nearest(self, query: np.ndarray, n: int, dead: Collection[int]) -> np.ndarray:
+        """Returns the live rows nearest to a query, int64 [<= n], in no order.
 
-    def fork(self) -> Index:
-        """An independent index that shares the blocks."""
-        if len(self._tail_ids) > _FORKED_ROWS:
-            self._seal()
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._parts = [_Part(part.block, set(part.dead)) for part in self._parts]
-        twin._merges = list(self._merges)
-        twin._tail_ids = list(self._tail_ids)
-        twin._tail = self._tail[: len(self._tail_ids)].copy()
-        return twin
-
-    def add(self, entry_id: int, vector: np.ndarray) -> None:
-        """Adds one row; ids must come in ascending order."""
-        count = len(self._tail_ids)
-        if count == len(self._tail):
-            grown = np.empty((max(4, 2 * count), self._dim), np.float32)
-            grown[:count] = self._tail[:count]
-            self._tail = grown
-        self._tail[count] = vector
-        self._tail_ids.append(entry_id)
-        self._count += 1
-        self._called()
-
-    def remove(self, entry_id: int) -> None:
-        """Takes one live row out; KeyError if there is none."""
-        if self._tail_ids and entry_id >= self._tail_ids[0]:
-            self._remove_from_tail(entry_id)
-        else:
-            part = next((p for p in self._parts if p.block.ids[-1] >= entry_id), None)
-            row = -1 if part is None else part.block.row_of(entry_id)
-            if row < 0 or row in part.dead:
-                raise KeyError(f"index holds no entry {entry_id}")
-            part.dead.add(row)
-            self._renew(part)
-        self._count -= 1
-        self._called()
-
-    def search(self, query: np.ndarray, n: int) -> tuple[list[int], np.ndarray]:
-        """The ``n`` nearest live rows: ids, and cosine similarities float32 [<= n].
-
-        Similarities are recomputed row by row, so they do not depend on what else the
-        index holds; ties go to the lower id.
+        Args:
+          query: float32 [dim], unit norm.
+          n: rows wanted.
+          dead: rows to leave out.
         """
-        self._called()
-        ids, vectors = self._tail_candidates(query, n)
-        if self._parts:
-            ids, vectors = list(ids), [vectors]
-            for part in self._parts:
-                rows = part.block.nearest(query, n, part.dead)
-                ids += part.block.ids[rows].tolist()
-                vectors.append(part.block.vectors[rows])
-            vectors = np.concatenate(vectors)
-        if not ids or n < 1:
-            return [], np.empty(0, np.float32)
-        similarity = np.einsum("nd,d->n", vectors, query)
-        values = similarity.tolist()
-        order = sorted(range(len(ids)), key=lambda i: (-values[i], ids[i]))[:n]
-        return [ids[i] for i in order], similarity[order]
+        n = min(n, len(self) - len(dead))
+        if n < 1:
+            return np.empty(0, np.int64)
+        if self.approximate:
+            rows = self._approximate_rows(query, n, dead)
+            if rows is not None:
+                return rows
+        scores = self.vectors @ query
+        if dead:  # -inf: ``top`` never returns them
+            scores[list(dead)] = -np.inf
+        return top(scores, n)
 
-    def settle(self) -> None:
-        """Waits for all builds under way and takes them over."""
-        self._take_due(max((merge.due for merge in self._merges), default=0))
-
-    def _tail_candidates(self, query, n) -> tuple[list[int], np.ndarray]:
-        count = len(self._tail_ids)
-        if count <= 4 * n:
-            return self._tail_ids, self._tail[:count]
-        rows = top(self._tail[:count] @ query, n)
-        return [self._tail_ids[row] for row in rows], self._tail[rows]
-
-    def _remove_from_tail(self, entry_id: int) -> None:
-        if entry_id not in self._tail_ids:
-            raise KeyError(f"index holds no entry {entry_id}")
-        place, count = self._tail_ids.index(entry_id), len(self._tail_ids)
-        self._tail[place : count - 1] = self._tail[place + 1 : count]
-        del self._tail_ids[place]
-
-    def _called(self) -> None:
-        """Once a call: closes a full tail, takes over what is due."""
-        self._calls += 1
-        if len(self._tail_ids) >= self._tail_rows:
-            self._seal()
-        if self._merges:
-            self._take_due(self._calls)
-
-    def _seal(self) -> None:
-        """Turns the tail into a block and merges blocks where the rule says so."""
-        count = len(self._tail_ids)
-        block = IndexBlock(np.asarray(self._tail_ids), self._tail[:count], False)
-        self._parts.append(_Part(block, set()))
-        self._clear_tail()
-        self._compact()
-
-    def _clear_tail(self) -> None:
-        self._tail_ids: list[int] = []
-        self._tail = np.empty((0, self._dim), np.float32)
-
-    def _compact(self) -> None:
-        """Merges the youngest blocks that outgrew the share of the next older one."""
-        first, rows = len(self._parts) - 1, len(self._parts[-1])
-        while first > 0 and self._joins(self._parts[first - 1], rows):
-            first -= 1
-            rows += len(self._parts[first])
-        if first < len(self._parts) - 1:
-            self._merge(self._parts[first:])
-
-    def _joins(self, older: _Part, rows: int) -> bool:
-        if self._busy(older):
-            return False
-        late = self._learns(len(older)) and not older.block.approximate
-        late = late and not older.block.refused
-        return rows * _AGE_RATIO > len(older) or late
-
-    def _learns(self, rows: int) -> bool:
-        """Whether a block of so many rows is to be approximate."""
-        least = min(LEAST_APPROXIMATE, self._threshold)
-        return len(self) >= self._threshold and rows >= least and can_approximate()
-
-    def _renew(self, part: _Part) -> None:
-        """Rebuilds a block that has become mostly dead."""
-        most = max(self._tail_rows, _DEAD_SHARE * len(part.block))
-        if len(part.dead) > most and not self._busy(part):
-            self._merge([part])
-
-    def _busy(self, part: _Part) -> bool:
-        return any(merge.takes(part.block) for merge in self._merges)
-
-    def _merge(self, parts: list[_Part], grace: int | None = None) -> None:
-        rows = sum(len(part) for part in parts)
-        approximate = grace is not None or self._learns(rows)
-        build = IndexBuild([(p.block, frozenset(p.dead)) for p in parts], approximate)
-        if approximate:
-            if grace is None:
-                grace = max(self._tail_rows, int(_GRACE_SHARE * rows))
-            self._merges.append(_Merge(build, self._calls + grace))
-        else:
-            self._take_over(_Merge(build, self._calls))
-
-    def _take_due(self, calls: int) -> None:
-        for merge in [m for m in self._merges if m.due <= calls]:
-            self._merges.remove(merge)
-            self._take_over(merge)
-
-    def _take_over(self, merge: _Merge) -> None:
-        """Puts the built block in the place of its sources, with what died since."""
-        block, dead = merge.build.block(), set()
-        places = [i for i, p in enumerate(self._parts) if merge.takes(p.block)]
-        for place, (source, before) in zip(places, merge.build.sources):
-            died = self._parts[place].dead - before
-            dead.update(block.row_of(int(source.ids[row])) for row in died)
-        self._parts[places[0] : places[-1] + 1] = (
-            [_Part(block, dead)] if len(block) else []
-        )
+    def _approximate_rows(self, query, n: int, dead) -> np.ndarray | None:
+        """Searches by ScaNN; None if only exact search can find enough live rows."""
+        total, widen, leaves = len(self), 1, _leaf_count(len(self))
+        while True:
+            # A few more than n, since dead rows among them are dropped.
+            wanted = min(widen * n + min(len(dead), 16), total)
+            rows, _ = self.searcher.search(
+                query,
+                final_num_neighbors=wanted,
+                pre_reorder_num_neighbors=min(
+                    max(_rescored_rows(total), 4 * wanted), total
+                ),
+                leaves_to_search=min(widen * _searched_leaves(leaves), leaves),
+            )
+            live = np.asarray(rows, np.int64)
+            if dead:
+                live = np.asarray([r for r in rows.tolist() if r not in dead], int)
+            if len(live) >= n:
+                return live
+            if wanted == total:
+                return None
+            widen *= 4  # so that a search among many dead takes few rounds
 
 
-def make_index(ids: np.ndarray, vectors: np.ndarray, *, ann_threshold: int) -> Index:
-    """An index over the rows: exact below ``ann_threshold`` rows, ScaNN from there.
+class IndexBuild:
+    """One block made of the live rows of others, on a thread if ScaNN is to learn it.
 
-    Where ScaNN cannot be imported, exact search serves and one warning says so.
+    Attributes:
+      sources: blocks, each with the rows that were dead when the build began.
     """
-    return Index(ids, vectors, ann_threshold=ann_threshold)
+
+    def __init__(
+        self, sources: Sequence[tuple[IndexBlock, frozenset[int]]], approximate: bool
+    ):
+        """Starts the build.
+
+        Args:
+          sources: blocks and their dead rows, oldest first.
+          approximate: whether ScaNN is to learn the new block.
+        """
+        self.sources = tuple(sources)
+        self._approximate = approximate
+        self._block: IndexBlock | None = None
+        self._thread = _start_thread(self._build) if approximate else None
+        if not approximate:
+            self._build()
+
+    def block(self) -> IndexBlock:
+        """Returns the block; waits for it if it is not ready.
+
+        It is built here if no thread could build it: none was started, or this is a
+        forked process.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        if self._block is None:
+            self._build()
+        return self._block
+
+    def _build(self) -> None:
+        masks = []
+        for block, dead in self.sources:
+            live = np.ones(len(block), bool)
+            live[list(dead)] = False
+            masks.append(live)
+        blocks = [block for block, _ in self.sources]
+        if len(blocks) == 1 and masks[0].all():  # nothing died: no copy is needed
+            masks = [slice(None)]
+        ids = _concatenate([b.ids[live] for b, live in zip(blocks, masks)])
+        rows = _concatenate([b.vectors[live] for b, live in zip(blocks, masks)])
+        block = IndexBlock(ids, rows, self._approximate)
+        try:
+            if block.approximate:
+                _ = block.searcher
+        except Exception as error:
+            # The rows are complete: a search that cannot be built is no reason to
+            # lose a write.
+            warnings.warn(
+                f"ScaNN could not index {len(ids)} entries ({error}): they are "
+                "searched exactly, which is slower",
+                stacklevel=2,
+            )
+            block.approximate, block.refused = False, True
+        self._block = block
+
+
+def can_approximate() -> bool:
+    """Whether ScaNN can be imported; if not, one warning says so."""
+    return _scann() is not None
+
+
+def top(scores: np.ndarray, n: int) -> np.ndarray:
+    """Returns rows of the greatest scores, in no order; -inf never counts.
+
+    Args:
+      scores: float32 [rows].
+      n: rows wanted. Of equal scores at the edge the first rows are taken.
+    """
+    if n < 1:
+        return np.empty(0, np.int64)
+    if n >= len(scores):
+        return np.flatnonzero(scores > -np.inf)
+    # A partition and not a sort: linear in the rows.
+    edge = np.partition(scores, len(scores) - n)[len(scores) - n]
+    above = np.flatnonzero(scores > edge)
+    return np.concatenate([above, np.flatnonzero(scores == edge)[: n - len(above)]])
+
+
+def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _start_thread(target: Callable[[], None]) -> threading.Thread | None:
+    """Starts a thread; None if the system has no more threads to give."""
+    thread = threading.Thread(target=target, name="index build", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
+@functools.cache
+def _scann():
+    """The scann module, or None after a single warning if it cannot be imported."""
+    try:
+        import scann
+    except ImportError as error:
+        warnings.warn(
+            f"scann cannot be imported ({error}): exact search serves banks of any "
+            "size; recall slows with size. Install scann where it has a wheel "
+            "(Linux, CPython 3.9-3.13), or raise memory.ann_threshold",
+            stacklevel=2,
+        )
+        return None
+    return scann
+
+
+def _build_searcher(vectors: np.ndarray):
+    """Quantised scoring with exact re-scoring, under a tree if there are many rows.
+
+    The tree lists each row in two leaves that err differently ("SOAR: Improved Indexing
+    for Approximate Nearest Neighbor Search", 2023). One thread, and no quantisation of
+    residuals, which draws at random: the same rows give the same searcher.
+    """
+    count, leaves = len(vectors), _leaf_count(len(vectors))
+    # 10: the default number of neighbours, which every search here overrides.
+    builder = _scann().scann_ops_pybind.builder(vectors, 10, "dot_product")
+    builder.set_n_training_threads(1)
+    if count >= _LEAST_TREE:
+        builder = builder.tree(
+            num_leaves=leaves,
+            num_leaves_to_search=_searched_leaves(leaves),
+            training_sample_size=min(count, _ROWS_A_LEAF_TRAINED * leaves),
+            training_iterations=5,
+            soar_lambda=1.5,
+            overretrieve_factor=2.0,
+        )
+    builder = builder.score_ah(
+        2,
+        anisotropic_quantization_threshold=0.2,
+        training_sample_size=10_000,
+        training_iterations=5,
+        residual_quantization=False,
+    )
+    searcher = builder.reorder(_rescored_rows(count)).build()
+    searcher.set_num_threads(1)
+    return searcher
+
+
+def _leaf_count(count: int) -> int:
+    """Leaves of the tree over ``count`` rows; 1 without a tree."""
+    return int(2 * count**0.5) if count >= _LEAST_TREE else 1
+
+
+def _searched_leaves(leaves: int) -> int:
+    return max(1, leaves // _SEARCHED_SHARE)
+
+
+def _rescored_rows(count: int) -> int:
+    """Candidates scored exactly: with more rows, more look alike once quantised."""
+    return max(_LEAST_RESCORED, int(0.8 * count**0.5))

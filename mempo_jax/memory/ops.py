@@ -1,4 +1,4 @@
-"""Words of the op log: kinds, outcomes, errors, parsed ops and log records."""
+"""Op kinds, outcomes and errors; ops as they were parsed; records of the op log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import enum
 
 
 class OpKind(enum.StrEnum):
-    """What an op is."""
+    """What an op does."""
 
     WRITE = "write"
     RECALL = "recall"
@@ -53,13 +53,17 @@ class OpError(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Op:
-    """One op as the policy spelled it.
+    """One op as the policy wrote it.
 
-    kind: an ``OpKind``. args: parsed arguments (``title``, ``k``, ``ids``); a malformed
-    op carries ``tag``, the tag name it tried. content: text between the tags, stripped.
-    span: character range [start, end) in the text, tags included. error: an ``OpError``
-    or None; only a malformed op is not run (``k_over_cap`` is clamped and run).
-    token_span: range [start, end) of the tokens that overlap the span, or None.
+    Attributes:
+      kind: an ``OpKind``.
+      args: parsed arguments (``title``, ``k``, ``ids``); a malformed op has ``tag``,
+        the tag name that it tried.
+      content: text between the tags, stripped.
+      span: character range [start, end) in the text, tags included.
+      error: an ``OpError`` or None; only a malformed op is not run (``k_over_cap`` is
+        clamped and run).
+      token_span: range [start, end) of the tokens that overlap the span, or None.
     """
 
     kind: str
@@ -72,15 +76,25 @@ class Op:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpRecord:
-    """One line of the op log; with the texts, all that a replay needs.
+    """One line of the op log; the log and the texts in it are all that a replay needs.
 
-    turn: turn index. entry_ids: for a write or merge the resulting entry, then its
-    parents; for a duplicate the existing entry; for a recall the hits in rank order;
-    for a delete or an error the ids named. similarity: to the nearest active entry
-    (write), of the best hit (recall), else 0. text: what the policy gave. stored: text
-    of the resulting entry, empty if none was made. title: of the resulting entry.
-    k: hits asked for (recall). supersedes: the parents were replaced, not joined.
-    evicted: entries that the cap pushed out.
+    Attributes:
+      turn: turn index.
+      kind: an ``OpKind``.
+      outcome: an ``OpOutcome``.
+      entry_ids: for a write or merge the resulting entry, then its parents; for a
+        duplicate the existing entry; for a recall the hits in rank order; for a delete
+        or an error the ids that the policy named.
+      similarity: cosine, to the nearest active entry (write) or of the best hit
+        (recall), else 0.
+      error: an ``OpError`` or None.
+      token_span: range [start, end) of the tokens of the op, or None.
+      text: what the policy wrote.
+      stored: text of the resulting entry, empty if there is none.
+      title: title of the resulting entry.
+      k: hits asked for (recall).
+      supersedes: whether the parents were replaced and not joined.
+      evicted: ids of entries that the cap evicted.
     """
 
     turn: int
@@ -116,9 +130,14 @@ _MESSAGES = {
 
 
 def error_message(error: str, op: Op | None = None) -> str:
-    """A short sentence for the policy about what was wrong with ``op``.
+    """Says in a short sentence, for the policy, what was wrong with an op.
 
-    Raises ValueError for a string that is no ``OpError``.
+    Args:
+      error: an ``OpError``.
+      op: the op, for its tag name.
+
+    Raises:
+      ValueError: ``error`` is no ``OpError``.
     """
     tag = op.args.get("tag", op.kind) if op is not None else "tag"
     return _MESSAGES[OpError(error)].format(tag=tag)

@@ -1,4 +1,7 @@
-"""Text of one turn to ops: total (never raises), linear in the length of the text."""
+"""Turns the text of one turn into ops.
+
+Parsing never raises, whatever the text, and takes time linear in its length.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,26 @@ import re
 from mempo_jax.memory.bank_config import BankConfig
 from mempo_jax.memory.ops import Op, OpError, OpKind
 
-# An attribute list stops at the first "<", so no text is scanned twice; the possessive
-# quantifiers rule out backtracking.
+# An attribute list ends at the first "<" and the possessive quantifiers rule out
+# backtracking: no text is scanned twice.
 _TAG = re.compile(r'<(/?)([A-Za-z_]\w*+)((?:"[^"<]*+"|[^<>])*+)(>?)')
 _ARGUMENT = re.compile(
     r"""\s*+([A-Za-z_]\w*+)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"']++))"""
 )
-_SEPARATORS = " \t\r\n/"
+_SEPARATORS = " \t\r\n/"  # one of these parts a tag name from what follows
 BLOCK = "mem"  # the tag of the block that the context rule "rolling" carries along
 
 
 @dataclasses.dataclass(frozen=True)
 class Grammar:
-    """Tag names: the one place that spells them.
+    """The tag names, spelled in this one place.
 
-    ``block``: of memory that is rewritten as a whole; "" where there is no such op.
+    Attributes:
+      write, recall, merge, delete: tags of the memory ops.
+      act, answer: tags of an action and of the answer; with ``recall`` they end a turn.
+      think: tag of a thought, in which no op is read.
+      memory_prefix: a tag that begins so is an op, if only a malformed one.
+      block: tag of memory that is rewritten as a whole; "" if there is no such op.
     """
 
     write: str = "mem_write"
@@ -38,7 +46,7 @@ class Grammar:
     block: str = ""
 
     def kinds(self) -> dict[str, str]:
-        """Op kind of each tag name."""
+        """Maps each tag name to its op kind."""
         block = {self.block: OpKind.REWRITE} if self.block else {}
         return block | {
             self.write: OpKind.WRITE,
@@ -51,9 +59,13 @@ class Grammar:
 
 
 def closing_tags(grammar: Grammar | None = None) -> tuple[str, ...]:
-    """The tags at which generation of a turn stops."""
+    """Returns the tags at which generation of a turn stops.
+
+    Args:
+      grammar: tag names; the default grammar if None.
+    """
     grammar = grammar or Grammar()
-    return tuple(f"</{tag}>" for tag in _turn_ending(grammar))
+    return tuple(f"</{tag}>" for tag in _ending_tags(grammar))
 
 
 def parse_ops(
@@ -63,7 +75,7 @@ def parse_ops(
     limits: BankConfig | None = None,
     token_offsets=None,
 ) -> list[Op]:
-    """Ops of one turn in order of appearance; free text and thoughts are none.
+    """Reads the ops of one turn in order of appearance, skipping prose and thoughts.
 
     Args:
       text: any string.
@@ -89,7 +101,7 @@ def parse_ops(
     ]
 
 
-def _turn_ending(grammar: Grammar) -> tuple[str, ...]:
+def _ending_tags(grammar: Grammar) -> tuple[str, ...]:
     return (grammar.recall, grammar.act, grammar.answer)
 
 
@@ -111,8 +123,8 @@ class _Tag:
 
 
 def _scan(text: str, grammar: Grammar, limits: BankConfig) -> list[Op]:
-    tags = _pair(_outside_thoughts(_find_tags(text, grammar), grammar))
-    enders = _turn_ending(grammar)
+    tags = _link_pairs(_drop_thoughts(_find_tags(text, grammar), grammar))
+    enders = _ending_tags(grammar)
     ops, index = [], 0
     while index < len(tags):
         op, following = _read_op(text, tags, index, grammar, limits)
@@ -135,7 +147,7 @@ def _find_tags(text: str, grammar: Grammar) -> list[_Tag]:
             continue
         complete = bool(bracket)
         if complete or not (slash or name == grammar.think):
-            # What is cut off after "<act" may be any prose: only the name is the tag.
+            # After an unfinished "<act" comes any prose: only the name is the tag.
             end = match.end() if complete else match.end(2)
             tags.append(
                 _Tag(name, attributes, match.start(), end, bool(slash), complete)
@@ -143,22 +155,22 @@ def _find_tags(text: str, grammar: Grammar) -> list[_Tag]:
     return tags
 
 
-def _outside_thoughts(tags: list[_Tag], grammar: Grammar) -> list[_Tag]:
+def _drop_thoughts(tags: list[_Tag], grammar: Grammar) -> list[_Tag]:
     """Drops thoughts with all in them; a thought that never ends is ordinary text."""
     last_close = max(
         (i for i, tag in enumerate(tags) if tag.name == grammar.think and tag.closing),
         default=-1,
     )
-    kept, thinking = [], False
+    outside, thinking = [], False
     for index, tag in enumerate(tags):
         if tag.name == grammar.think:
             thinking = not tag.closing and (thinking or index < last_close)
         elif not thinking:
-            kept.append(tag)
-    return kept
+            outside.append(tag)
+    return outside
 
 
-def _pair(tags: list[_Tag]) -> list[_Tag]:
+def _link_pairs(tags: list[_Tag]) -> list[_Tag]:
     """Links each opening tag with its closing tag of the same name, innermost first."""
     waiting: dict[str, list[int]] = {}
     for index, tag in enumerate(tags):
@@ -202,48 +214,49 @@ def _malformed(tag: _Tag, span, error: str, content: str = "") -> Op:
 def _read_arguments(
     kind: str, tag: _Tag, limits: BankConfig
 ) -> tuple[dict, str | None]:
-    """Typed arguments of a tag, and what is wrong with them."""
+    """Reads the arguments of a tag, typed, and what is wrong with them."""
     if kind in (OpKind.ACT, OpKind.ANSWER, OpKind.REWRITE):
         return {}, None
     attributes = tag.attributes[:-1] if tag.self_closing else tag.attributes
-    given, position = {}, 0
+    values, position = {}, 0
     attributes = attributes.strip()
     while position < len(attributes):
         match = _ARGUMENT.match(attributes, position)
-        if match is None or match[1] in given:
+        if match is None or match[1] in values:
             return {}, OpError.BAD_ARGUMENT
-        given[match[1]] = next(
+        values[match[1]] = next(
             value for value in match.groups()[1:] if value is not None
         )
         position = match.end()
     allowed = {"write": "title", "recall": "k"}.get(kind, "ids")
-    if given.keys() - {allowed}:
+    if values.keys() - {allowed}:
         return {}, OpError.BAD_ARGUMENT
     if allowed == "title":
-        title = given.get("title", "").strip()
+        title = values.get("title", "").strip()
         return ({"title": title} if title else {}), None
     if allowed == "k":
-        return _read_k(given, limits.retrieval_top_k)
-    return _read_ids(given, least=2 if kind == OpKind.MERGE else 1)
+        return _read_k(values, limits.retrieval_top_k)
+    return _read_ids(values, least=2 if kind == OpKind.MERGE else 1)
 
 
-def _read_k(given: dict, cap: int) -> tuple[dict, str | None]:
-    if "k" not in given:
+def _read_k(values: dict, cap: int) -> tuple[dict, str | None]:
+    if "k" not in values:
         return {}, None
-    digits = given["k"].strip()
+    digits = values["k"].strip()
     if not (digits.isascii() and digits.isdigit()) or not digits.strip("0"):
         return {}, OpError.BAD_ARGUMENT
     digits = digits.lstrip("0")
-    # int() refuses very long digit strings: compare lengths first.
+    # int() refuses very long digit strings: lengths are compared first.
     if len(digits) > 9 or int(digits) > cap:
         return {"k": cap}, OpError.K_OVER_CAP
     return {"k": int(digits)}, None
 
 
-def _read_ids(given: dict, least: int) -> tuple[dict, str | None]:
-    if "ids" not in given or not given["ids"].strip():
+def _read_ids(values: dict, least: int) -> tuple[dict, str | None]:
+    if "ids" not in values or not values["ids"].strip():
         return {}, OpError.MISSING_ARGUMENT
-    parts = given["ids"].replace(",", " ").split()
+    parts = values["ids"].replace(",", " ").split()
+    # Twelve digits are more than any bank has; int() of far longer ones raises.
     if not parts or not all(
         part.isascii() and part.isdigit() and len(part) <= 12 for part in parts
     ):
@@ -266,16 +279,16 @@ def _content_error(
 
 
 def _cap_count(ops: list[Op], grammar: Grammar, limits: BankConfig) -> list[Op]:
-    """Well-formed ops after the first ``max_ops_per_turn`` become malformed."""
+    """Makes well-formed ops after the first ``max_ops_per_turn`` malformed."""
     tag_of = {kind: name for name, kind in grammar.kinds().items()}
-    kept, count = [], 0
+    capped, count = [], 0
     for op in ops:
         count += op.kind != OpKind.MALFORMED
         if op.kind != OpKind.MALFORMED and count > limits.max_ops_per_turn:
             args = {"tag": tag_of[op.kind]}
             op = Op(OpKind.MALFORMED, args, op.content, op.span, OpError.TOO_MANY_OPS)
-        kept.append(op)
-    return kept
+        capped.append(op)
+    return capped
 
 
 def _token_span(span, starts: list[int], ends: list[int]) -> tuple[int, int]:

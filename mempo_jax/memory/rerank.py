@@ -8,14 +8,16 @@ import numpy as np
 def mmr(
     similarity: np.ndarray, vectors: np.ndarray, *, k: int, mmr_lambda: float
 ) -> list[int]:
-    """Rows chosen one by one, best first.
+    """Chooses rows one by one, best first.
 
     Each step takes the row of greatest ``l * sim(query, row) - (1 - l) * max over the
     chosen of sim(row, chosen)``. Carbonell and Goldstein, SIGIR 1998.
 
     Args:
-      similarity: float32 [n], to the query. vectors: float32 [n, dim], unit norm.
-      k: rows wanted. mmr_lambda: ``l`` in [0, 1].
+      similarity: float32 [n], to the query.
+      vectors: float32 [n, dim], unit norm.
+      k: rows wanted.
+      mmr_lambda: ``l`` in [0, 1].
 
     Returns:
       At most ``k`` row numbers; ties go to the lower row.
@@ -27,11 +29,12 @@ def mmr(
     between = (1.0 - mmr_lambda) * (vectors @ vectors.T)
     chosen = [int(relevance.argmax())]
     redundancy = between[chosen[0]].copy()
-    open_rows = np.zeros(count, np.float32)
+    open_rows = np.zeros(count, np.float32)  # -inf takes a chosen row out
     open_rows[chosen[0]] = -np.inf
     while len(chosen) < min(k, count):
         best = int((relevance - redundancy + open_rows).argmax())
         chosen.append(best)
         open_rows[best] = -np.inf
+        # A running maximum, so that a step costs n and not n times the chosen.
         np.maximum(redundancy, between[best], out=redundancy)
     return chosen

@@ -1,28 +1,29 @@
-"""Which kernel computes the attention of whole rows, behind one switch.
+"""Attention kernels: whole rows, a cache, and new tokens of several slots in one row.
+
+One switch chooses the kernel of whole rows (``causal_attention``)::
 
     "xla"    plain operations, on any backend; long rows by blocks of queries
     "cudnn"  cuDNN's flash attention: NVIDIA GPUs, 16-bit activations
-    "auto"   cudnn where it can be had, else xla
+    "auto"   cudnn if it can be had, else xla
 
-Rows are right-padded and attention is causal, so no token sees padding behind it: a
-causal mask is all that the flash kernel needs. It has not been run by this project's
-tests, which have no GPU; "xla" is what they check.
+Rows are right-padded and attention is causal, so no token sees the padding after it: a
+causal mask is all that the flash kernel needs. The tests that need no GPU check "xla".
 
-Exact causal attention that never holds the scores of all tokens against all.
-
+``blocked_attention`` is exact and never holds the scores of all tokens against all.
 Queries go in blocks, each against the keys up to its own end: a little more than half
-of the products of a full square. Nothing but the result and one number a query, the
-log of its softmax's denominator, is kept for the gradient, which computes the scores
-again (Dao et al. 2022, arXiv:2205.14135, appendix B). Query heads that share a key
-head are laid out as more queries of it, so that keys are never repeated.
+of the products of a full square. Only the result and one number per query, the log of
+its softmax's denominator, are saved for the gradient, which computes the scores again
+(Dao et al. 2022, arXiv:2205.14135, appendix B). Query heads that share a key head are
+laid out as more queries of it, so that keys are never repeated. It has a custom VJP and
+therefore no forward-mode derivative.
+
+``packed_attention`` takes the new tokens of several slots as one packed row, so that no
+slot is padded to another's width.
 
 Letters: ``B`` rows, ``T`` tokens, ``H`` heads, ``K`` key heads, ``G`` = H / K, ``C``
-head size, ``n`` queries of a block, ``S`` keys that it may see.
-
-New tokens of several slots as one flat row: no slot is padded to another's width.
-
-Letters as in ``decoder``: ``N`` tokens of a flat row, ``H`` heads, ``K`` key/value
-heads, ``C`` head size, ``S`` cache length; ``G`` the most pieces there may be.
+head size, ``n`` queries of a block, ``S`` keys that it may see, or the cache length;
+``R`` slots, ``P`` new tokens of a slot, ``N`` tokens of a packed row, ``M`` the most
+pieces that a packed row may have.
 """
 
 from __future__ import annotations
@@ -35,20 +36,38 @@ import jax
 import jax.numpy as jnp
 
 Array = jax.Array
-BLOCK = 64  # queries; 128 took 1.6 times as long on a CPU, at 256 tokens
-GROUPS = 8  # of blocks: each is compiled once and repeated for its blocks
+IMPLEMENTATIONS = ("auto", "xla", "cudnn")
+# Tokens: the scores of shorter rows are small enough to be computed in one go.
+WHOLE_UP_TO = 128
+# What cuDNN's flash attention takes: dtypes, and the largest head (a multiple of 8).
+_FLASH_DTYPES = ("bfloat16", "float16")
+_FLASH_HEADS = 128
+# Queries of a block: forward and backward over 256 tokens took 1.4 times as long on a
+# CPU with 32, and 1.9 times with 128.
+BLOCK = 64
+# Groups of blocks: each is compiled once and scanned over its blocks. More groups read
+# fewer keys in vain and take longer to compile; 2 took 1.2 times as long as 8.
+GROUPS = 8
 _UNSEEN = -1e30  # finite, so that a query that sees nothing gives no NaN
 
 
 def blocked_attention(query: Array, key: Array, value: Array, token_mask: Array):
-    """Causal attention among the real tokens of right-padded rows.
+    """Computes causal attention among the real tokens of right-padded rows.
 
-    query [B, T, H, C], key and value [B, T, K, C], token_mask bool [B, T] -> as query.
-    What lies in padding, not-a-number included, reaches no real token.
+    Args:
+      query: [B, T, H, C].
+      key: [B, T, K, C].
+      value: [B, T, K, C].
+      token_mask: bool [B, T], the real tokens; what padding holds, not-a-number
+        included, reaches none of them.
+
+    Returns:
+      [B, T, H, C].
     """
     length = query.shape[1]
     short = -length % BLOCK
     real = token_mask[..., None, None]
+    # Zeros instead of whatever padding holds: a weight of 0 times NaN would be NaN.
     key, value = (jnp.where(real, x, jnp.zeros((), x.dtype)) for x in (key, value))
     query, key, value = (
         jnp.pad(x, ((0, 0), (0, short), (0, 0), (0, 0))) for x in (query, key, value)
@@ -64,39 +83,43 @@ def _attend(query, key, value, token_mask):
 
 def _forward(query, key, value, token_mask):
     queries, keys, values = _folded(query, key), _heads_first(key), _heads_first(value)
-    made = []
+    outputs = []
     for blocks in _groups(len(queries)):
-        see = _seen(keys, values, token_mask, blocks)
-        made.append(_each(functools.partial(_block, *see), blocks, (queries,)))
-    folded, log_totals = (jnp.concatenate(parts) for parts in zip(*made, strict=True))
+        seen = _seen(keys, values, token_mask, blocks)
+        outputs.append(_each(functools.partial(_block, *seen), blocks, (queries,)))
+    folded, log_totals = (
+        jnp.concatenate(parts) for parts in zip(*outputs, strict=True)
+    )
     result = _unfolded(folded, query)
     return result, (query, key, value, token_mask, result, log_totals)
 
 
-def _backward(kept, slope):
-    query, key, value, token_mask, result, log_totals = kept
+def _backward(residuals, slope):
+    query, key, value, token_mask, result, log_totals = residuals
     keys, values = _heads_first(key), _heads_first(value)
-    # A softmax's slope is taken off its mean, weighted; over values, that is this.
+    # The gradient of a softmax subtracts its weighted mean, which over values is the
+    # product of the result with its own gradient.
     mean = jnp.sum(
         slope.astype(jnp.float32) * result.astype(jnp.float32), axis=-1, keepdims=True
     )
-    given = *(_folded(x, key) for x in (query, slope, mean)), log_totals
-    # [B, K, C, S]: on a CPU these products take half the time that [B, K, S, C] takes.
+    per_block = *(_folded(x, key) for x in (query, slope, mean)), log_totals
+    # Sums are float32 over all blocks, and [B, K, C, S] because on a CPU these products
+    # take half the time that [B, K, S, C] takes.
     turned = jnp.zeros(jnp.swapaxes(keys, 2, 3).shape, jnp.float32)
     sums = turned, turned
-    made = []
+    query_slopes = []
     for blocks in _groups(len(log_totals)):
-        see = _seen(keys, values, token_mask, blocks)
+        seen = _seen(keys, values, token_mask, blocks)
         part = tuple(x[..., : blocks.stop * BLOCK] for x in sums)
-        one = functools.partial(_block_slopes, *see)
-        part, of_queries = _each_summed(one, part, blocks, given)
+        one = functools.partial(_block_slopes, *seen)
+        part, of_queries = _each_summed(one, part, blocks, per_block)
         sums = tuple(
             x.at[..., : blocks.stop * BLOCK].set(new) for x, new in zip(sums, part)
         )
-        made.append(of_queries)
+        query_slopes.append(of_queries)
     of_keys, of_values = (x.transpose(0, 3, 1, 2) for x in sums)
     return (
-        _unfolded(jnp.concatenate(made), query),
+        _unfolded(jnp.concatenate(query_slopes), query),
         of_keys.astype(key.dtype),
         of_values.astype(value.dtype),
         None,
@@ -107,9 +130,9 @@ _attend.defvjp(_forward, _backward)
 
 
 def _block(keys, values, token_mask, number, queries):
-    """A block's result [B, K, G*n, C] and log-denominators f32 [B, K, G*n]."""
+    """Returns a block's result [B, K, G*n, C] and log-denominators f32 [B, K, G*n]."""
     scores = _scores(keys, token_mask, number, queries)
-    most = jnp.max(scores, axis=-1, keepdims=True)
+    most = jnp.max(scores, axis=-1, keepdims=True)  # subtracted, so exp cannot overflow
     weights = jnp.exp(scores - most)
     total = jnp.sum(weights, axis=-1, keepdims=True)
     result = _product("bkns,bksc->bknc", weights.astype(values.dtype), values)
@@ -120,7 +143,11 @@ def _block(keys, values, token_mask, number, queries):
 def _block_slopes(
     keys, values, token_mask, sums, number, queries, slope, mean, log_total
 ):
-    """Adds a block's slopes of keys and values to ``sums``; its slopes of queries."""
+    """Adds a block's slopes of keys and values to ``sums``.
+
+    Returns:
+      The new sums, and the block's slopes of queries.
+    """
     scores = _scores(keys, token_mask, number, queries)
     weights = jnp.exp(scores - log_total[..., None])
     of_weights = _product("bknc,bksc->bkns", slope, values)
@@ -134,10 +161,10 @@ def _block_slopes(
 
 
 def _scores(keys, token_mask, number, queries):
-    """f32 [B, K, G*n, S]; those that do not count are so low that nothing is left.
+    """Computes scores, f32 [B, K, G*n, S]; unseen ones are so low that exp gives 0.
 
-    But of a query that sees no key: there all are left, which are padding (rows are
-    right-padded), zeros that no gradient reaches.
+    A query that sees no key at all attends to everything equally. Only padding does so
+    (rows are right-padded): its keys are zeros, and no gradient reaches them.
     """
     scores = _product("bknc,bksc->bkns", queries, keys) * keys.shape[-1] ** -0.5
     positions = number * BLOCK + jnp.arange(queries.shape[2]) % BLOCK
@@ -150,7 +177,7 @@ def _product(letters: str, left: Array, right: Array) -> Array:
 
 
 def _groups(blocks: int) -> list[range]:
-    """The blocks by group: a group sees the keys up to the end of its last block."""
+    """Groups neighbouring blocks; a group sees the keys up to its last block's end."""
     count = min(blocks, GROUPS)
     ends = [blocks * (n + 1) // count for n in range(count)]
     return [range(first, end) for first, end in zip([0, *ends], ends)]
@@ -161,23 +188,27 @@ def _seen(keys, values, token_mask, blocks: range):
     return keys[:, :, :end], values[:, :, :end], token_mask[:, :end]
 
 
-def _each(one: Callable, blocks: range, given: tuple[Array, ...]):
-    """``one(number, *given of that block)`` for each block of a group, in turn."""
+def _each(one: Callable, blocks: range, arrays: tuple[Array, ...]):
+    """Stacks the results of ``one(number, *arrays of that block)`` for each block."""
 
-    def with_nothing(nothing, number, *block):
-        return nothing, one(number, *block)
+    def without_sums(sums, number, *block):
+        return sums, one(number, *block)
 
-    return _each_summed(with_nothing, (), blocks, given)[1]
+    return _each_summed(without_sums, (), blocks, arrays)[1]
 
 
-def _each_summed(one: Callable, sums, blocks: range, given: tuple[Array, ...]):
-    """``sums, made = one(sums, number, ...)`` for each; all that was made, stacked."""
-    given = tuple(x[blocks.start : blocks.stop] for x in given)
-    if len(blocks) == 1:
-        sums, made = one(sums, blocks.start, *(x[0] for x in given))
-        return sums, jax.tree.map(lambda x: x[None], made)
+def _each_summed(one: Callable, sums, blocks: range, arrays: tuple[Array, ...]):
+    """Calls ``sums, result = one(sums, number, *arrays of that block)`` for each block.
+
+    Returns:
+      The last sums, and the results stacked.
+    """
+    arrays = tuple(x[blocks.start : blocks.stop] for x in arrays)
+    if len(blocks) == 1:  # no loop around a single block
+        sums, result = one(sums, blocks.start, *(x[0] for x in arrays))
+        return sums, jax.tree.map(lambda x: x[None], result)
     numbers = jnp.arange(blocks.start, blocks.stop)
-    return jax.lax.scan(lambda sums, x: one(sums, *x), sums, (numbers, *given))
+    return jax.lax.scan(lambda sums, x: one(sums, *x), sums, (numbers, *arrays))
 
 
 def _heads_first(x: Array) -> Array:
@@ -185,7 +216,7 @@ def _heads_first(x: Array) -> Array:
 
 
 def _folded(x: Array, key: Array) -> Array:
-    """[B, T, H, C] -> by block, [T / n, B, K, G*n, C]."""
+    """Lays [B, T, H, C] out by block, [T / n, B, K, G*n, C]."""
     rows, length, heads, size = x.shape
     shared = key.shape[2]
     x = x.reshape(rows, length // BLOCK, BLOCK, shared, heads // shared, size)
@@ -194,20 +225,22 @@ def _folded(x: Array, key: Array) -> Array:
 
 
 def _unfolded(x: Array, like: Array) -> Array:
-    """``_folded`` back, to the shape [B, T, H, C] of ``like``."""
+    """Undoes ``_folded``, to the shape [B, T, H, C] of ``like``."""
     count, rows, shared, _, size = x.shape
     x = x.reshape(count, rows, shared, -1, BLOCK, size)
     return x.transpose(1, 0, 4, 2, 3, 5).reshape(like.shape)
 
 
-IMPLEMENTATIONS = ("auto", "xla", "cudnn")
-WHOLE_UP_TO = 128  # tokens: the scores of shorter rows are computed in one go
-_FLASH_DTYPES = ("bfloat16", "float16")
-_FLASH_HEADS = 128  # largest head, in multiples of 8
-
-
 def chosen(name: str, dtype: Any, head_dim: int) -> str:
-    """What ``name`` stands for on the default backend: "xla" or "cudnn".
+    """Resolves the name of a kernel on the default backend.
+
+    Args:
+      name: one of ``IMPLEMENTATIONS``.
+      dtype: of the activations.
+      head_dim: head size.
+
+    Returns:
+      "xla" or "cudnn".
 
     Raises:
       ValueError: an unknown name.
@@ -225,10 +258,14 @@ def chosen(name: str, dtype: Any, head_dim: int) -> str:
 
 
 def causal_attention(token_mask, implementation: str) -> Callable:
-    """Attention of rows from their first token on, as (query, key, value) -> result.
+    """Builds the attention of whole rows; the mask is computed once for all layers.
 
-    token_mask: bool [B, T], real tokens, rows right-padded; what is made of it is made
-    once for all layers. query and result [B, T, H, C], key and value [B, T, K, C].
+    Args:
+      token_mask: bool [B, T], the real tokens of right-padded rows.
+      implementation: "xla" or "cudnn", see ``chosen``.
+
+    Returns:
+      (query [B, T, H, C], key and value [B, T, K, C]) -> [B, T, H, C].
     """
     attend, length = jax.nn.dot_product_attention, token_mask.shape[1]
     if implementation == "cudnn":
@@ -241,10 +278,17 @@ def causal_attention(token_mask, implementation: str) -> Callable:
 
 
 def cached_attention(query, keys, values, mask, turned: bool = False):
-    """Attention to a cache, whose heads come before its positions.
+    """Computes attention to a cache, whose heads come before its positions.
 
-    query [R, P, H, C], keys and values [R, K, S, C] (``turned``: keys [R, K, C, S]),
-    mask bool [R, 1, P, S] -> as query.
+    Args:
+      query: [R, P, H, C].
+      keys: [R, K, S, C], or [R, K, C, S] if ``turned``.
+      values: [R, K, S, C].
+      mask: bool [R, 1, P, S], the positions that each query attends to.
+      turned: the layout of ``keys``, see ``decoder.TurnedCache``.
+
+    Returns:
+      [R, P, H, C].
     """
     rows, count, heads, size = query.shape
     shared = keys.shape[1]
@@ -252,8 +296,8 @@ def cached_attention(query, keys, values, mask, turned: bool = False):
         keys = keys.swapaxes(2, 3) if turned else keys
         keys, values = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
         return jax.nn.dot_product_attention(query, keys, values, mask=mask)
-    # Query heads of one key head as more queries of it, and a mask that is added: on a
-    # CPU half the time of ``dot_product_attention`` for many tokens and for one.
+    # Query heads of one key head become more queries of it, and the mask is added: half
+    # the time of ``dot_product_attention`` on a CPU, for many tokens and for one.
     grouped = query.reshape(rows, count, shared, -1, size).transpose(0, 2, 3, 1, 4)
     letters = "rknc,rkcs->rkns" if turned else "rknc,rksc->rkns"
     scores = _product(letters, grouped.reshape(rows, shared, -1, size), keys)
@@ -267,18 +311,22 @@ def cached_attention(query, keys, values, mask, turned: bool = False):
     return seen.transpose(0, 3, 1, 2, 4).reshape(query.shape)
 
 
-# Queries of one product with a slot's keys. Each reads them all, so fewer cost more;
-# what a slot's last piece lacks is padding.
+# Queries of one product with a slot's keys. Each product reads all keys, so smaller
+# pieces cost more; larger ones waste more on the padding of a slot's last piece.
 PIECE = 32
 
 
-class Flat(NamedTuple):
-    """Tokens, one slot's after the other's, and how attention goes through them.
+class PackedRows(NamedTuple):
+    """New tokens in one row, slot after slot, and the pieces that attention takes.
 
-    tokens, slots, positions: int32 [N]. Padding has a position past the cache's end.
-    pieces: int32 [G, 4], of ``count`` pieces in the order of their tokens: the first of
-    up to ``PIECE`` neighbours in one slot, the slot, the position of that first token,
-    and which of the spans holds the piece.
+    Attributes:
+      tokens: int32 [N].
+      slots: int32 [N], the slot of each token.
+      positions: int32 [N]; that of padding is past the cache's end.
+      pieces: int32 [M, 4], in the order of their tokens: the index of the first of up
+        to ``PIECE`` neighbours in one slot, the slot, the position of that first token,
+        and the index of the span that holds the piece.
+      count: int32, how many of ``pieces`` are used.
     """
 
     tokens: Array
@@ -288,19 +336,26 @@ class Flat(NamedTuple):
     count: Array
 
 
-def flat_attention(
+def packed_attention(
     query: Array,
     keys: Array,
     values: Array,
-    flat: Flat,
+    packed: PackedRows,
     spans: tuple[int, ...],
     turned: bool,
 ) -> Array:
-    """Attention of tokens to their slots' cache, up to their own positions.
+    """Computes attention of tokens to their slots' cache, up to their own positions.
 
-    query [N, H, C]; keys, values: of a ``Cache``. spans: numbers of positions to look
-    at, of which each piece names one. Returns [N, H, C]; what
-    stands for padding means nothing.
+    Args:
+      query: [N, H, C].
+      keys: one layer's keys of a ``decoder.Cache``.
+      values: one layer's values of it.
+      packed: the tokens' slots and positions, in pieces.
+      spans: numbers of positions to read, of which each piece names one.
+      turned: the layout of ``keys``, see ``decoder.TurnedCache``.
+
+    Returns:
+      [N, H, C]; the rows of padding mean nothing.
     """
 
     def attend(span: int):
@@ -315,16 +370,18 @@ def flat_attention(
 
         return run
 
+    # A slice's size must be static, so there is one branch for each span.
     branches = [attend(span) for span in spans]
 
     def body(index, made):
-        first, slot, start, which = flat.pieces[index]
+        first, slot, start, which = packed.pieces[index]
         part = jax.lax.dynamic_slice_in_dim(padded, first, PIECE)
         part = jax.lax.switch(which, branches, part, slot, start)
-        # What is behind the slot's last token is written over by the next piece, or
-        # is padding.
+        # What follows the slot's last token is overwritten by the next piece, or is
+        # padding.
         return jax.lax.dynamic_update_slice_in_dim(made, part, first, axis=0)
 
+    # Padded, because dynamic slices past the end would be shifted back silently.
     padded = jnp.pad(query, ((0, PIECE), (0, 0), (0, 0)))
-    made = jax.lax.fori_loop(0, flat.count, body, jnp.zeros_like(padded))
+    made = jax.lax.fori_loop(0, packed.count, body, jnp.zeros_like(padded))
     return made[: len(query)]

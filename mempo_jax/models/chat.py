@@ -1,21 +1,20 @@
-"""A chat template, reduced to what a growing context needs.
+"""Reduces a chat template to what a growing context needs, and encodes its texts.
 
 A trajectory's context only grows: a prompt, then sampled ids, then what the template
-puts between an assistant turn and the next one. This is what the template itself would
-render when it is *prefix-stable*: rendering more messages never changes what stood.
+puts between an assistant turn and the next one. The template itself would render the
+same if it is *prefix-stable*: rendering more messages never changes earlier text.
 
 Some templates are not: they drop the thoughts of earlier turns, or write an empty
-thought before what is to be said and not before what was said. Those have
+thought before the turn to be written and not before earlier ones. Those have
 ``rewrites_past``: a context that they would render otherwise starts a new segment. A
 template that changes anything else is refused here, at start.
 
 The template only ever sees placeholders and the policy's own text. Other text is put in
 their place afterwards, so it can neither steer the template nor pass for its words.
 
-Encodes text so that only a template's own words become control tokens.
-
-An observation or a memory may spell ``<|im_end|>``. Read as the control token it would
-end the user's turn and speak for somebody else; here it is ordinary text.
+Only a template's own words become control tokens. An observation or a memory may spell
+``<|im_end|>``, which as the control token would end the user's turn and let the text
+speak for somebody else; ``PlainTextEncoder`` encodes it as ordinary text.
 """
 
 from __future__ import annotations
@@ -29,125 +28,36 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer as BackendTokenizer
 
+Message = dict[str, str]
+Render = Callable[[Sequence[Message], bool], str]
+# Placeholders for replies; ``_split`` refuses a template that writes them itself.
+_REPLY = "reply-text"
+_THOUGHT_REPLY = "<think>\nthought-text\n</think>\n\nreply-text"
+_ROLES = (("system", "user"), ("user",))
+# What templates do to white space around a text.
+_CUTS = (str, str.strip, str.lstrip, str.rstrip)
+_THOUGHT = re.compile(r"\A.*?</think>|<think>.*?</think>|</?think>", re.DOTALL)
+
 
 class Piece(NamedTuple):
-    """A part of a text. own: written by the template, which may spell controls."""
+    """A part of a text; ``own`` if the template wrote it, which may spell controls."""
 
     text: str
     own: bool
 
 
-def join(pieces: Iterable[Piece]) -> str:
-    return "".join(piece.text for piece in pieces)
-
-
-class PlainTextEncoder:
-    """Ids of text in which the spelling of a control token has no power.
-
-    control: ids that foreign text must never become. unknown: the id that the
-    vocabulary gives to what it does not know, or None; it is allowed where nothing
-    spells it.
-
-    Where nothing is spelled, which is nearly always, the ids are those of the backend
-    for the whole text. Otherwise the text between the true controls is encoded part by
-    part; a tokenizer that writes a blank before the first word of a text may then write
-    one before each part.
-    """
-
-    def __init__(
-        self, backend: BackendTokenizer, control: Iterable[int], unknown: int | None
-    ) -> None:
-        self._backend, self._control = backend, frozenset(control)
-        self._unknown = unknown
-        self._unknown_text = "" if unknown is None else backend.id_to_token(unknown)
-
-    def encode(self, pieces: Sequence[Piece]) -> list[int]:
-        """Ids of the joined pieces; adds nothing of its own."""
-        text = join(pieces)
-        made = self._backend.encode(text, add_special_tokens=False)
-        if self._control.isdisjoint(made.ids):
-            return made.ids
-        own, foreign = self._controls(made, text, pieces)
-        if not foreign:
-            return made.ids
-        ids: list[int] = []
-        end = 0
-        for number, start, stop in own:
-            ids += [*self._ordinary(text[end:start]), number]
-            end = stop
-        return ids + self._ordinary(text[end:])
-
-    def _controls(self, made, text: str, pieces: Sequence[Piece]):
-        """(id, start, end) of the template's controls; whether others are spelled."""
-        ends = itertools.accumulate(len(piece.text) for piece in pieces)
-        borders = list(zip(ends, (piece.own for piece in pieces)))
-        own, foreign, at = [], False, 0
-        for number, (start, stop) in zip(made.ids, made.offsets):
-            if number not in self._control:
-                continue
-            # A special token may take the white space around it for itself.
-            core = text[start:stop].find(self._backend.id_to_token(number))
-            while borders[at][0] <= start + max(core, 0):
-                at += 1
-            if borders[at][1]:
-                own.append((number, start, stop))
-            elif number != self._unknown or self._unknown_text in text[start:stop]:
-                foreign = True
-        return own, foreign
-
-    def _ordinary(self, text: str) -> list[int]:
-        """Ids of a text without any control."""
-        made = self._blind.encode(text, add_special_tokens=False)
-        cuts = [0]
-        for number, (start, stop) in zip(made.ids, made.offsets):
-            if number not in self._control or number == self._unknown:
-                continue
-            if stop - start > 1:  # the vocabulary itself has the token: split it up
-                cuts.append(start + 1)
-        if len(cuts) == 1:
-            return [n for n in made.ids if n not in self._control - {self._unknown}]
-        parts = itertools.pairwise([*cuts, len(text)])
-        return [n for a, b in parts for n in self._ordinary(text[a:b])]
-
-    @functools.cached_property
-    def _blind(self) -> BackendTokenizer:
-        """The same tokenizer, blind to special tokens; made when it is first needed."""
-        copy = BackendTokenizer.from_str(self._backend.to_str())
-        copy.encode_special_tokens = True
-        return copy
-
-
-Message = dict[str, str]
-Render = Callable[[Sequence[Message], bool], str]
-_REPLY = "reply-text"
-_THOUGHT_REPLY = "<think>\nthought-text\n</think>\n\nreply-text"
-_ROLES = (("system", "user"), ("user",))
-_CUTS = (str, str.strip, str.lstrip, str.rstrip)
-_THOUGHT = re.compile(r"\A.*?</think>|<think>.*?</think>|</?think>", re.DOTALL)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Frame:
-    """What stands around the contents, for one list of first roles.
-
-    heads: before each content. now: behind the user's text where the policy is to
-    write. past: the same before what it wrote. between: from there to the next user's
-    text.
-    """
-
-    heads: tuple[str, ...]
-    now: str
-    past: str
-    between: str
-
-
 class ChatFormat:
-    """What to write around sampled text.
+    """Knows what to write around sampled text, learnt from renderings of placeholders.
 
-    render: ``(messages, with_generation_prompt) -> text``.
-    Attribute rewrites_past: see the module docstring.
-    Raises ValueError, saying which rendering differs, on a template that changes what
-    stood in any other way.
+    Args:
+      render: ``(messages, with_generation_prompt) -> text``.
+
+    Attributes:
+      rewrites_past: see the module docstring.
+
+    Raises:
+      ValueError: a template that changes earlier text in any other way; says which
+        rendering differs.
     """
 
     def __init__(self, render: Render):
@@ -174,14 +84,23 @@ class ChatFormat:
             self._check_rewriting(replies)
 
     def prompt(self, messages: Sequence[Message]) -> str:
-        """The whole first context, up to where the policy starts to write."""
+        """Renders the whole first context, up to where the policy starts to write.
+
+        Args:
+          messages: a system message or none, and a user message.
+        """
         return join(self.opening(messages))
 
     def opening(self, messages: Sequence[Message], past: bool = False) -> list[Piece]:
-        """The first context: a system message or none, and a user message.
+        """Renders the first context as pieces.
 
-        past: the policy's turn behind it is an earlier one, to be repeated, not the
-        one that it is about to write.
+        Args:
+          messages: a system message or none, and a user message.
+          past: whether the policy's turn after it is an earlier one, to be repeated,
+            and not the one that it is about to write.
+
+        Raises:
+          ValueError: messages of other roles.
         """
         roles = tuple(message["role"] for message in messages)
         if roles not in self._frames:
@@ -196,9 +115,11 @@ class ChatFormat:
         return [*pieces, Piece(self._past if past else self._now, True)]
 
     def following(self, user_text: str, past: bool = False) -> list[Piece]:
-        """What follows the policy's text: its closing, and the next user message.
+        """Renders what follows the policy's text: its closing, and a user message.
 
-        past: as for ``opening``, of the policy's next turn.
+        Args:
+          user_text: the content of that message.
+          past: as for ``opening``, of the policy's next turn.
         """
         return [
             Piece(self._between, True),
@@ -207,30 +128,31 @@ class ChatFormat:
         ]
 
     def shown(self, reply: str) -> str:
-        """The policy's text as the template shows it once it is an earlier turn.
+        """Returns the policy's text as the template shows it in an earlier turn.
 
-        As it is where the template cannot render it.
+        Args:
+          reply: the text; returned unchanged if the template cannot render it.
         """
         body = self._body(reply)
         fits = body is not None and body.startswith(self._past)
         return body[len(self._past) :] if fits else reply
 
     def _body(self, reply: str) -> str | None:
-        """All between a first user's text and the closing of an earlier reply."""
-        asked, next_text = _message("user", 1), _message("user", 2)
+        """Renders an earlier reply: all between a first user's text and its closing."""
+        first, second = _message("user", 1), _message("user", 2)
         [head] = self._frames[("user",)].heads
-        before = head + asked["content"]
-        behind = self._between + next_text["content"] + self._now
+        before = head + first["content"]
+        after = self._between + second["content"] + self._now
         try:
-            text = self._text([asked, _message("assistant", reply), next_text])
+            text = self._text([first, _message("assistant", reply), second])
         except ValueError:
             return None
-        if not (text.startswith(before) and text.endswith(behind)):
+        if not (text.startswith(before) and text.endswith(after)):
             return None
-        return text[len(before) : len(text) - len(behind)]
+        return text[len(before) : len(text) - len(after)]
 
     def _start_of_past(self, frame: _Frame) -> str:
-        """What stands before an earlier reply whatever it is.
+        """Finds the text before an earlier reply that is the same for every reply.
 
         The rest, up to where the policy writes or wrote, is a thought or part of one.
         """
@@ -275,7 +197,7 @@ class ChatFormat:
         return _Frame(tuple(heads), now, past, between)
 
     def _cut_of(self, roles: Sequence[str], role: str) -> Callable[[str], str]:
-        """What the template does to white space around this role's text."""
+        """Finds what the template does to white space around this role's text."""
         messages, frame = [_message(each, 1) for each in roles], self._frames[roles]
         padded = " \n " + _message(role, 1)["content"] + " \n "
         messages[roles.index(role)]["content"] = padded
@@ -288,15 +210,19 @@ class ChatFormat:
         raise _unstable(f"the text of the {role} is changed", expected, rendered)
 
     def _agrees(self, reply: str) -> tuple[bool, str, str]:
-        """Three turns put together, against the template's rendering of them."""
+        """Compares three turns put together with the template's rendering of them.
+
+        Returns:
+          Whether they are equal, the text put together, and the rendering.
+        """
         messages = [_message(role, 1) for role in _ROLES[0]]
         text = join(self.opening(messages, past=self.rewrites_past))
-        said = self.shown(reply) if self.rewrites_past else reply
+        past_reply = self.shown(reply) if self.rewrites_past else reply
         for number in (2, 3):
             user = _message("user", number)
             messages += [_message("assistant", reply), user]
             past = self.rewrites_past and number == 2
-            text += said + join(self.following(user["content"], past))
+            text += past_reply + join(self.following(user["content"], past))
         rendered = self._text(messages)
         return text == rendered, text, rendered
 
@@ -307,20 +233,151 @@ class ChatFormat:
                 raise _unstable(
                     f"the reply {reply!r} is rendered differently later", text, rendered
                 )
-            said = self.shown(reply)
-            if said != reply and _bare(said) != _REPLY:
-                raise _unstable("an earlier reply is changed", reply, said)
+            shown = self.shown(reply)
+            if shown != reply and _bare(shown) != _REPLY:
+                raise _unstable("an earlier reply is changed", reply, shown)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Frame:
+    """The template's text around the contents, for one list of first roles.
+
+    Attributes:
+      heads: before each content.
+      now: after the user's text if the policy is about to write.
+      past: the same before a turn that it wrote earlier.
+      between: from the end of that turn to the next user's text.
+    """
+
+    heads: tuple[str, ...]
+    now: str
+    past: str
+    between: str
+
+
+class PlainTextEncoder:
+    """Encodes text so that the spelling of a control token has no power in it.
+
+    If no foreign text spells a control, which is nearly always, the ids are those of
+    the backend for the whole text. Otherwise the text between the template's controls
+    is encoded part by part; a tokenizer that writes a blank before the first word of a
+    text may then write one before each part.
+
+    Args:
+      backend: the tokenizer.
+      control: ids that foreign text must never become.
+      unknown: the id that the vocabulary gives to unknown text, or None; it is allowed
+        unless the text spells it.
+    """
+
+    def __init__(
+        self, backend: BackendTokenizer, control: Iterable[int], unknown: int | None
+    ) -> None:
+        self._backend, self._control = backend, frozenset(control)
+        self._unknown = unknown
+        self._unknown_text = "" if unknown is None else backend.id_to_token(unknown)
+
+    def encode(self, pieces: Sequence[Piece]) -> list[int]:
+        """Encodes the joined pieces; adds no tokens of its own.
+
+        Args:
+          pieces: in order; controls are allowed only in the template's own ones.
+        """
+        text = join(pieces)
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        if self._control.isdisjoint(encoding.ids):
+            return encoding.ids
+        own, foreign = self._controls(encoding, text, pieces)
+        if not foreign:
+            return encoding.ids
+        ids: list[int] = []
+        end = 0
+        for number, start, stop in own:
+            ids += [*self._ordinary(text[end:start]), number]
+            end = stop
+        return ids + self._ordinary(text[end:])
+
+    def _controls(self, encoding, text: str, pieces: Sequence[Piece]):
+        """Returns (id, start, end) of the template's controls, and whether other text
+        spells any."""
+        ends = itertools.accumulate(len(piece.text) for piece in pieces)
+        borders = list(zip(ends, (piece.own for piece in pieces)))
+        own, foreign, at = [], False, 0
+        for number, (start, stop) in zip(encoding.ids, encoding.offsets):
+            if number not in self._control:
+                continue
+            # A special token may take the white space around it for itself.
+            core = text[start:stop].find(self._backend.id_to_token(number))
+            while borders[at][0] <= start + max(core, 0):
+                at += 1
+            if borders[at][1]:
+                own.append((number, start, stop))
+            elif number != self._unknown or self._unknown_text in text[start:stop]:
+                foreign = True
+        return own, foreign
+
+    def _ordinary(self, text: str) -> list[int]:
+        """Encodes a text without any control."""
+        encoding = self._blind.encode(text, add_special_tokens=False)
+        cuts = [0]
+        for number, (start, stop) in zip(encoding.ids, encoding.offsets):
+            if number not in self._control or number == self._unknown:
+                continue
+            if stop - start > 1:  # the vocabulary itself has the token: split it up
+                cuts.append(start + 1)
+        if len(cuts) == 1:
+            return [n for n in encoding.ids if n not in self._control - {self._unknown}]
+        parts = itertools.pairwise([*cuts, len(text)])
+        return [n for a, b in parts for n in self._ordinary(text[a:b])]
+
+    @functools.cached_property
+    def _blind(self) -> BackendTokenizer:
+        """A copy of the tokenizer, blind to special tokens; built when first needed."""
+        copy = BackendTokenizer.from_str(self._backend.to_str())
+        copy.encode_special_tokens = True
+        return copy
+
+
+def join(pieces: Iterable[Piece]) -> str:
+    """Returns the text of all pieces.
+
+    Args:
+      pieces: in order.
+    """
+    return "".join(piece.text for piece in pieces)
+
+
+def common_prefix(a: str, b: str) -> int:
+    """Counts the characters that both texts begin with.
+
+    Args:
+      a: one text.
+      b: the other text.
+    """
+    if b.startswith(a):
+        return len(a)
+    pairs = enumerate(zip(a, b))
+    return next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
+def is_thought(text: str) -> bool:
+    """Tells whether a text is an empty thought, part of one, or white space.
+
+    Args:
+      text: what a template adds or drops before a reply.
+    """
+    return not re.sub(r"</?think>", "", text).strip()
 
 
 def _message(role: str, what: int | str) -> Message:
-    """A message of the assistant with this text, or one that holds a placeholder."""
+    """Builds a message of the assistant with this text, or one with a placeholder."""
     if role == "assistant":
         return {"role": role, "content": str(what)}
     return {"role": role, "content": f"{role}-text-{what}"}
 
 
 def _split(text: str, contents: Sequence[str]) -> list[str]:
-    """The parts of a rendering around its contents, each of which stands in it once."""
+    """Returns the parts of a rendering around its contents, each in it exactly once."""
     parts, rest = [], text
     for content in contents:
         if text.count(content) != 1 or content not in rest:
@@ -330,22 +387,9 @@ def _split(text: str, contents: Sequence[str]) -> list[str]:
     return [*parts, rest]
 
 
-def common_prefix(a: str, b: str) -> int:
-    """Characters that both texts begin with."""
-    if b.startswith(a):
-        return len(a)
-    pairs = enumerate(zip(a, b))
-    return next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
-
-
 def _bare(text: str) -> str:
-    """The text without thoughts, of which the first may have begun before it."""
+    """Removes thoughts from a text; the first may have begun before it."""
     return _THOUGHT.sub("", text).strip()
-
-
-def is_thought(text: str) -> bool:
-    """Whether the text is an empty thought, part of one, or white space."""
-    return not re.sub(r"</?think>", "", text).strip()
 
 
 def _unstable(why: str, expected: str, got: str) -> ValueError:

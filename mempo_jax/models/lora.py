@@ -1,18 +1,17 @@
 """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): h = x W + alpha/rank * (x a) b.
 
-``a`` starts random and ``b`` at 0, so a fresh adapter changes nothing, to the bit. In a
-tree of parameters an adapter stands beside the kernel it belongs to::
+``a`` starts random and ``b`` at 0, so a fresh adapter changes no bit of the output. In
+a tree of parameters an adapter is beside the kernel that it belongs to::
 
     layers/attention/query/kernel [L, D, H*C]
     layers/attention/query/adapter/a [L, D, r]     .../adapter/b [L, r, H*C]
 
-Where a tree has adapters they alone are trained. ``split`` takes them out: what is left
-is the base, the very same arrays, which is also the policy with its adapters off.
+If a tree has adapters, only they are trained. ``split`` takes them out: what is left is
+the base, the very same arrays, which is also the policy with its adapters off.
 
-Adapters on disk, in the layout that the `peft` package reads.
-
-A directory of adapter_config.json and adapter_model.safetensors. It must not be the
-directory of a whole model, which `transformers` would then take for an adapted one.
+On disk, adapters are a directory of adapter_config.json and adapter_model.safetensors,
+which the `peft` package reads. It must not be the directory of a whole model, which
+`transformers` would then take for an adapted one.
 """
 
 from __future__ import annotations
@@ -37,6 +36,9 @@ from mempo_jax.models.layers import DecoderConfig
 Array = jax.Array
 Params = dict[str, Any]
 ADAPTER = "adapter"
+_PREFIX = "base_model.model."  # what `peft` wraps a causal language model in
+_KERNEL, _WEIGHT = "/kernel", ".weight"
+# Name of each projection -> the block of a layer that has it.
 PROJECTIONS = {
     **dict.fromkeys(("query", "key", "value", "output"), "attention"),
     **dict.fromkeys(("gate", "up", "down"), "mlp"),
@@ -45,8 +47,13 @@ PROJECTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-    """rank r of the adapters (0: none, all weights are trained), alpha in the factor
-    alpha / r, and the projections that have one, of ``PROJECTIONS``."""
+    """Which projections have adapters, and how large these are.
+
+    Attributes:
+      rank: r of the adapters; 0 for none, so that all weights are trained.
+      alpha: of the factor alpha / r.
+      targets: the projections that have an adapter, of ``PROJECTIONS``.
+    """
 
     rank: int
     alpha: float
@@ -71,15 +78,16 @@ class LoraConfig:
 
     @property
     def scale(self) -> float:
+        """The factor alpha / r of an adapter's output."""
         return self.alpha / self.rank
 
 
 class Adapter(nnx.Module):
-    """(x a) b * scale in the dtype of x, for flat x [N, inputs]."""
+    """Computes (x a) b * scale in the dtype of x, for flat x [N, inputs]."""
 
     def __init__(self, rngs: nnx.Rngs, inputs: int, outputs: int, lora: LoraConfig):
         noise = jax.random.normal(rngs(), (inputs, lora.rank))
-        self.a = nnx.Param(noise * inputs**-0.5)
+        self.a = nnx.Param(noise * inputs**-0.5)  # so that x a is about as large as x
         self.b = nnx.Param(jnp.zeros((lora.rank, outputs)))
         self.scale = lora.scale
 
@@ -89,22 +97,40 @@ class Adapter(nnx.Module):
 
 
 def attach(block: Any, lora: LoraConfig, rngs: nnx.Rngs) -> None:
-    """Gives a layer (``layers.Block``) its adapters."""
+    """Adds adapters to a layer, in place.
+
+    Args:
+      block: a ``layers.DecoderLayer``.
+      lora: which projections get an adapter.
+      rngs: draws each ``a``.
+    """
     for name in lora.targets:
         projection = getattr(getattr(block, PROJECTIONS[name]), name)
-        made = Adapter(rngs, *projection.kernel.shape, lora)
-        projection.adapter = nnx.data(made)  # None, until now, was no data
+        adapter = Adapter(rngs, *projection.kernel.shape, lora)
+        # nnx took the None of ``Projection`` for static; now it is part of the tree.
+        projection.adapter = nnx.data(adapter)
 
 
 def split(params: Params) -> tuple[Params, Params]:
-    """(what is trained, what is frozen): adapters and base; without adapters
-    everything and nothing."""
+    """Splits parameters into what is trained and what is frozen.
+
+    Args:
+      params: all parameters.
+
+    Returns:
+      Adapters and base; if there are no adapters, everything and {}.
+    """
     adapters, base = _split(params)
     return (adapters, base) if adapters else (params, {})
 
 
 def join(trained: Params, frozen: Params) -> Params:
-    """The whole tree again; shares every array."""
+    """Undoes ``split``; the tree shares every array with its parts.
+
+    Args:
+      trained: the first part.
+      frozen: the second part.
+    """
     if not frozen:
         return trained
     joined = dict(frozen)
@@ -114,8 +140,14 @@ def join(trained: Params, frozen: Params) -> Params:
 
 
 def new_adapters(base: Params, lora: LoraConfig, key: Array) -> Params:
-    """Fresh adapters for a base, arrays or shapes; float32, each drawn with its own
-    key. Nothing as large as the base is made."""
+    """Draws fresh float32 adapters; allocates nothing as large as the base.
+
+    Args:
+      base: parameters without adapters, arrays or shapes.
+      lora: which projections get an adapter.
+      key: a PRNG key; each projection derives its own from its name, so that other
+        targets do not change its draw.
+    """
     adapters: Params = {}
     for name in lora.targets:
         group = PROJECTIONS[name]
@@ -137,10 +169,14 @@ def merged(
     lora: LoraConfig | None,
     fetch: Callable[[Any, int | None], np.ndarray],
 ) -> np.ndarray:
-    """One layer of the parameter at ``path`` ("layers/mlp/up/kernel"), or all of it,
-    as ``merge`` makes it; untouched without ``lora``.
+    """Returns one parameter as ``merge`` computes it, one layer at a time.
 
-    fetch: (array, layer) -> numpy.
+    Args:
+      params: all parameters.
+      path: of the parameter, such as "layers/mlp/up/kernel".
+      layer: number of the layer; None for all of it.
+      lora: of the adapters in ``params``; None returns the parameter unchanged.
+      fetch: (array, layer) -> numpy.
     """
     *outer, last = path.split("/")
     for name in outer:
@@ -157,8 +193,13 @@ def merged(
 
 
 def merge(params: Params, lora: LoraConfig) -> Params:
-    """W + scale a b in place of each adapted kernel W, on the host; all float32 numpy,
-    since a bfloat16 sum would lose most of a small change.
+    """Replaces each adapted kernel W by W + scale a b, on the host.
+
+    All is float32 numpy, since a bfloat16 sum would lose most of a small change.
+
+    Args:
+      params: all parameters.
+      lora: of the adapters in ``params``.
     """
     merged = {}
     for name, value in params.items():
@@ -188,10 +229,6 @@ def _split(tree: Params) -> tuple[Params, Params]:
     return adapters, base
 
 
-_PREFIX = "base_model.model."  # what `peft` wraps a causal language model in
-_KERNEL, _WEIGHT = "/kernel", ".weight"
-
-
 def save_adapters(
     directory: str | os.PathLike,
     config: DecoderConfig,
@@ -199,9 +236,14 @@ def save_adapters(
     lora: LoraConfig,
     base: str | os.PathLike,
 ) -> None:
-    """Writes the adapters in ``params``; float32.
+    """Writes the adapters for `peft`, in float32.
 
-    base: the model directory that they adapt, which the config then names.
+    Args:
+      directory: is made if it does not exist.
+      config: the decoder's shape.
+      params: all parameters, or only the adapters.
+      lora: of the adapters in ``params``.
+      base: the model directory that they adapt, which adapter_config.json names.
     """
     path, tensors, modules = Path(directory), {}, {}
     for entry in tensor_table(config):
@@ -213,10 +255,12 @@ def save_adapters(
             value = np.asarray(pair[side], np.float32)
             for layer, stored in enumerate(tensor_names(entry, config)):
                 key = f"{_PREFIX}{stored.removesuffix(_WEIGHT)}.{name}{_WEIGHT}"
+                # torch stores matrices as [outputs, inputs].
                 tensors[key] = np.ascontiguousarray(value[layer].T)
+        # A dict for a set in order: each target once.
         modules[entry.name.removesuffix(_WEIGHT).rpartition(".")[2]] = None
     path.mkdir(parents=True, exist_ok=True)
-    described = {
+    adapter_config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": os.fspath(Path(base).absolute()),
@@ -228,7 +272,9 @@ def save_adapters(
         "inference_mode": True,
         "target_modules": list(modules),
     }
-    (path / "adapter_config.json").write_text(json.dumps(described, indent=2) + "\n")
+    (path / "adapter_config.json").write_text(
+        json.dumps(adapter_config, indent=2) + "\n"
+    )
     save_file(tensors, str(path / "adapter_model.safetensors"))
 
 

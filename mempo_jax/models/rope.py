@@ -1,8 +1,8 @@
 """Rotary scalings: how a model's rotary frequencies are stretched past its pretraining.
 
 Each kind gives one multiplier per frequency and one factor on cosine and sine, so that
-plain rotary positions are all that a decoder has to know. ``read`` and ``written`` are
-the two ways between a scaling and the rotary fields of a config.json.
+a decoder only has to know plain rotary positions. ``read`` turns the rotary fields of a
+config.json into a scaling, ``written`` turns a scaling into those fields.
 """
 
 from __future__ import annotations
@@ -17,19 +17,34 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class LinearRope:
-    """All positions divided by ``factor``."""
+    """Divides all positions by ``factor``."""
 
     factor: float
 
     attention_factor = 1.0
 
     def multipliers(self, head_dim: int, theta: float) -> np.ndarray:
+        """Returns the multiplier of each frequency, float64 [C/2].
+
+        Args:
+          head_dim: head size C.
+          theta: base of the frequencies.
+        """
         return np.full(head_dim // 2, 1 / self.factor)
 
 
 @dataclasses.dataclass(frozen=True)
 class Llama3Rope:
-    """Long waves divided by ``factor``, short ones kept, a ramp between (Llama 3.1)."""
+    """Divides the frequencies of long waves by ``factor``, as Llama 3.1 does.
+
+    Attributes:
+      factor: divisor of the lowest frequencies.
+      low_freq_factor: waves that turn fewer times over the original positions are
+        divided by ``factor``.
+      high_freq_factor: waves that turn more often are unchanged; between both is a
+        ramp.
+      original_positions: the longest context of pretraining.
+    """
 
     factor: float
     low_freq_factor: float
@@ -39,19 +54,31 @@ class Llama3Rope:
     attention_factor = 1.0
 
     def multipliers(self, head_dim: int, theta: float) -> np.ndarray:
+        """Returns the multiplier of each frequency, float64 [C/2].
+
+        Args:
+          head_dim: head size C.
+          theta: base of the frequencies.
+        """
         turns = self.original_positions * _frequencies(head_dim, theta) / (2 * math.pi)
         span = self.high_freq_factor - self.low_freq_factor
-        kept = np.clip((turns - self.low_freq_factor) / span, 0, 1)
-        return (1 - kept) / self.factor + kept
+        unchanged = np.clip((turns - self.low_freq_factor) / span, 0, 1)
+        return (1 - unchanged) / self.factor + unchanged
 
 
 @dataclasses.dataclass(frozen=True)
 class YarnRope:
     """YaRN (Peng et al. 2023, arXiv:2309.00071, eq. 17 to 22).
 
-    Dimensions that turn more than ``beta_fast`` times over the original positions are
-    kept, those below ``beta_slow`` divided by ``factor``. truncate: round the ends of
-    the ramp to whole dimensions. attention_factor: on cosine and sine.
+    Attributes:
+      factor: divisor of the lowest frequencies.
+      original_positions: the longest context of pretraining.
+      beta_fast: dimensions that turn more often over the original positions are
+        unchanged.
+      beta_slow: those that turn fewer times are divided by ``factor``; between both is
+        a ramp.
+      attention_factor: on cosine and sine.
+      truncate: whether the ends of the ramp are rounded to whole dimensions.
     """
 
     factor: float
@@ -62,6 +89,12 @@ class YarnRope:
     truncate: bool
 
     def multipliers(self, head_dim: int, theta: float) -> np.ndarray:
+        """Returns the multiplier of each frequency, float64 [C/2].
+
+        Args:
+          head_dim: head size C.
+          theta: base of the frequencies.
+        """
         low, high = (
             head_dim
             * math.log(self.original_positions / (turns * 2 * math.pi))
@@ -71,20 +104,32 @@ class YarnRope:
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, head_dim - 1)
-        high = high + 1e-3 if low == high else high
+        high = high + 1e-3 if low == high else high  # a ramp of no width divides by 0
         stretched = np.clip((np.arange(head_dim // 2) - low) / (high - low), 0, 1)
         return stretched / self.factor + (1 - stretched)
 
 
 @dataclasses.dataclass(frozen=True)
 class FactorsRope:
-    """Each frequency divided by a factor of its own, as GGUF files store them."""
+    """Divides each frequency by a factor of its own, as GGUF files store them.
+
+    Attributes:
+      factors: divisors, one per frequency.
+      attention_factor: on cosine and sine.
+      original_positions: the longest context of pretraining.
+    """
 
     factors: tuple[float, ...]
     attention_factor: float
     original_positions: int
 
     def multipliers(self, head_dim: int, theta: float) -> np.ndarray:
+        """Returns the multiplier of each frequency, float64 [C/2].
+
+        Args:
+          head_dim: head size C.
+          theta: base of the frequencies.
+        """
         if len(self.factors) != head_dim // 2:
             raise ValueError(
                 f"expected {head_dim // 2} rotary factors for heads of {head_dim}, got "
@@ -95,6 +140,7 @@ class FactorsRope:
 
 RopeScaling = LinearRope | Llama3Rope | YarnRope | FactorsRope
 
+# The values of rope_type that are supported, and the fields that each may have.
 KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 _LENGTH = "original_max_position_embeddings"
 _FIELDS = {
@@ -111,10 +157,14 @@ _ALWAYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 
 
 def read(fields: Mapping[str, Any], max_positions: int) -> RopeScaling | None:
-    """The scaling that the rotary fields of a config.json ask for; None for plain.
+    """Reads a scaling from the rotary fields of a config.json.
 
-    fields: ``rope_scaling`` and ``rope_parameters`` in one mapping.
-    max_positions: what counts as the original length where the fields name none.
+    Args:
+      fields: ``rope_scaling`` and ``rope_parameters`` in one mapping.
+      max_positions: the original length if the fields name none.
+
+    Returns:
+      The scaling; None for plain rotary positions.
 
     Raises:
       ValueError: a kind or a field that would give other positions; it names them.
@@ -127,10 +177,10 @@ def read(fields: Mapping[str, Any], max_positions: int) -> RopeScaling | None:
         raise ValueError(f"rope_type {kind!r} with {', '.join(unknown)}")
     if (share := fields.get("partial_rotary_factor", 1.0)) not in (None, 1.0):
         raise ValueError(f"partial_rotary_factor {share}")
-    given = {n: v for n, v in fields.items() if v is not None}
-    given.setdefault(_LENGTH, max_positions)
+    present = {n: v for n, v in fields.items() if v is not None}
+    present.setdefault(_LENGTH, max_positions)
     try:
-        return _READERS[kind](given)
+        return _READERS[kind](present)
     except KeyError as error:
         raise ValueError(f"rope_type {kind!r} without {error.args[0]}") from error
     except (TypeError, ZeroDivisionError) as error:
@@ -138,13 +188,19 @@ def read(fields: Mapping[str, Any], max_positions: int) -> RopeScaling | None:
 
 
 def written(scaling: RopeScaling | None) -> dict[str, Any]:
-    """The rotary fields of a config.json, ``rope_theta`` apart."""
+    """Builds the rotary fields of a config.json, without ``rope_theta``.
+
+    Args:
+      scaling: as ``read`` returns it; None for plain rotary positions.
+    """
     match scaling:
         case None:
             return {"rope_type": "default"}
         case LinearRope():
             return {"rope_type": "linear", "factor": scaling.factor}
         case FactorsRope():
+            # longrope is the only type with a factor per frequency; if short and long
+            # factors are equal, its length makes no difference.
             return {
                 "rope_type": "longrope",
                 "short_factor": list(scaling.factors),
@@ -161,19 +217,13 @@ def written(scaling: RopeScaling | None) -> dict[str, Any]:
 
 
 def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
-    """The factor that YaRN recommends (arXiv:2309.00071, eq. 22)."""
+    """Computes the factor on cosine and sine that YaRN recommends (eq. 22).
+
+    Args:
+      factor: how far positions are stretched; 1 or less needs no correction.
+      mscale: strength of the correction; 1 in the paper.
+    """
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-
-def _frequencies(head_dim: int, theta: float) -> np.ndarray:
-    return theta ** -(np.arange(0, head_dim, 2) / head_dim)
-
-
-def _factor(f: Mapping[str, Any]) -> float:
-    factor = float(f["factor"])
-    if not 0 < factor < math.inf:
-        raise ValueError(f"factor {factor}")
-    return factor
 
 
 def _llama3(f: Mapping[str, Any]) -> Llama3Rope:
@@ -194,7 +244,7 @@ def _yarn(f: Mapping[str, Any]) -> YarnRope:
     return YarnRope(
         factor=factor,
         original_positions=int(f[_LENGTH]),
-        beta_fast=float(f.get("beta_fast") or 32),
+        beta_fast=float(f.get("beta_fast") or 32),  # 32 and 1: the paper's values
         beta_slow=float(f.get("beta_slow") or 1),
         attention_factor=float(strength),
         truncate=bool(f.get("truncate", True)),
@@ -207,10 +257,21 @@ def _longrope(f: Mapping[str, Any]) -> FactorsRope:
         raise ValueError(
             "rope_type 'longrope' with a long_factor other than its short_factor"
         )
-    # Its recommended strength depends on the length reached: only a stated one is used.
+    # Its default strength depends on the length reached, so the file must state one.
     return FactorsRope(
         tuple(map(float, short)), float(f["attention_factor"]), int(f[_LENGTH])
     )
+
+
+def _factor(f: Mapping[str, Any]) -> float:
+    factor = float(f["factor"])
+    if not 0 < factor < math.inf:
+        raise ValueError(f"factor {factor}")
+    return factor
+
+
+def _frequencies(head_dim: int, theta: float) -> np.ndarray:
+    return theta ** -(np.arange(0, head_dim, 2) / head_dim)
 
 
 _READERS = {

@@ -1,10 +1,8 @@
-"""Safetensors weights of a directory, single or sharded, as a ``Source``.
+"""Reads and writes the safetensors weights of a directory, in one file or several.
 
-Writes safetensors weights one tensor at a time, into one file or several.
-
-A file begins with a header that says where each tensor lies, so shapes and dtype are
-all that must be known before the first tensor is there (https://github.com/huggingface/
-safetensors, "Format").
+Reading gives a ``stream.Source``. Writing takes one tensor at a time: a file begins
+with a header that says where each tensor is, so only shapes and dtype must be known
+before the first tensor is there (https://github.com/huggingface/safetensors, "Format").
 """
 
 from __future__ import annotations
@@ -24,11 +22,20 @@ from mempo_jax.models.stream import Index, Stored
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-_ROWS = 4_096  # of a matrix compared at one time
+_ROWS = 4_096  # of a matrix compared at one time, so that neither is in memory whole
+SHARD_BYTES = 5_000_000_000  # of tensors in one file, as huggingface_hub splits
+UNFINISHED = ".unfinished"  # suffix of a file until all files are written
+_CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_ALIGNED = 8  # bytes: the header is filled up with blanks to a multiple
 
 
 class SafetensorsFiles:
-    """All tensors of the files; see ``stream.Source``."""
+    """All tensors of some open files; see ``stream.Source``.
+
+    Args:
+      where: file or directory, for messages.
+      files: path -> open file.
+    """
 
     usable = ("F64", "F32", "F16", "BF16")
 
@@ -48,12 +55,23 @@ class SafetensorsFiles:
                 self.tensors[name] = Stored(shape, dtype)
 
     def read(self, name: str, index: Index) -> np.ndarray:
+        """Reads part of a tensor, see ``stream.Source``.
+
+        Args:
+          name: of the tensor.
+          index: the part.
+        """
         path, stored = self._slices[name]
         with _readable(path):
             return stored[index]
 
     def drop_derived(self, tied: bool) -> None:
-        """Forgets what is no parameter: rotary tables, a copy of tied embeddings."""
+        """Drops tensors that are no parameters: rotary tables, a copy of the embedding.
+
+        Args:
+          tied: whether the output matrix is the embedding; a file's own one must then
+            be equal to it, else that is added to ``faults``.
+        """
         for name in [n for n in self.tensors if n.endswith("rotary_emb.inv_freq")]:
             del self.tensors[name]
         if not (tied and HEAD in self.tensors and EMBEDDING in self.tensors):
@@ -76,7 +94,10 @@ class SafetensorsFiles:
 
 @contextlib.contextmanager
 def open_directory(directory: Path) -> Iterator[SafetensorsFiles]:
-    """The weights of a directory, mapped into memory while the context is open.
+    """Opens the weights of a directory, mapped into memory until the context closes.
+
+    Args:
+      directory: has model.safetensors, or an index and the files that it names.
 
     Raises:
       ValueError: files that are missing, cut off or damaged; it names each of them.
@@ -121,23 +142,18 @@ def _files(directory: Path) -> list[Path]:
     return [directory / name for name in sorted(set(names.values()))]
 
 
-SHARD_BYTES = 5_000_000_000  # of tensors in one file
-UNFINISHED = ".unfinished"
-_CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_ALIGNED = 8  # bytes: the header is filled up with blanks to a multiple
-
-
 class Planned(NamedTuple):
-    """A tensor that is to be written."""
+    """The name and shape of a tensor that is to be written."""
 
     name: str
     shape: tuple[int, ...]
 
 
 class TensorFiles:
-    """The files of a model's weights; see ``open_files``.
+    """The files of a model's weights while they are written; see ``open_files``.
 
-    order: the tensors as ``write`` must get them.
+    Attributes:
+      order: the tensors that are still missing, in the order that ``write`` expects.
     """
 
     def __init__(
@@ -156,8 +172,17 @@ class TensorFiles:
         self._error: OSError | None = None
 
     def write(self, value: np.ndarray) -> None:
-        """The next tensor. What the disk refuses is raised by ``close``, for other
-        processes may be waiting for this one to read on."""
+        """Writes the next tensor of ``order``.
+
+        An error of the disk is raised only by ``close``, because other processes may
+        take part in fetching the tensors that follow and would wait for this one.
+
+        Args:
+          value: the tensor.
+
+        Raises:
+          ValueError: another shape than planned.
+        """
         planned = self.order.pop(0)
         if self._directory is not None and self._error is None:
             try:
@@ -166,9 +191,10 @@ class TensorFiles:
                 self._error = error
 
     def close(self) -> None:
-        """Puts the files in their place, where all tensors are written.
+        """Renames the files into place if all tensors are written.
 
-        Raises OSError where one could not be.
+        Raises:
+          OSError: a file could not be written.
         """
         if self._open is not None:
             self._open.close()
@@ -177,7 +203,7 @@ class TensorFiles:
         if self._directory is None or self.order:
             return
         names = [path.name for path in self._paths()]
-        # Read by name, an index without its files would be worse than none.
+        # The index comes last: one without its files would be worse than none.
         for path in self._paths():
             path.with_name(path.name + UNFINISHED).replace(path)
         if len(names) > 1:
@@ -188,8 +214,8 @@ class TensorFiles:
                 for part in self._files
                 for each in part
             )
-            whole = {"metadata": {"total_size": total}, "weight_map": index}
-            (self._directory / INDEX).write_text(json.dumps(whole, indent=2) + "\n")
+            content = {"metadata": {"total_size": total}, "weight_map": index}
+            (self._directory / INDEX).write_text(json.dumps(content, indent=2) + "\n")
 
     def _write(self, planned: Planned, value: np.ndarray) -> None:
         if value.shape != planned.shape:
@@ -222,11 +248,14 @@ def open_files(
     dtype: np.dtype,
     shard_bytes: int = SHARD_BYTES,
 ) -> Iterator[TensorFiles]:
-    """Files for these tensors, all of one dtype; none is in its place before all are.
+    """Opens files for tensors of one dtype; they get their names when all are complete.
 
     Args:
-      directory: None: nothing is written, though everything is asked for.
-      shard_bytes: above so much in all there are several files and an index.
+      directory: of the model; None writes nothing, for processes that only take part in
+        fetching.
+      tensors: all that will be written, in any order.
+      dtype: of all tensors.
+      shard_bytes: more bytes than this make several files and an index.
 
     Raises:
       OSError: a file could not be written; those before it were not put in place.
@@ -256,16 +285,17 @@ def _bytes(tensor: Planned, width: int) -> int:
 
 
 def _header(tensors: Sequence[Planned], dtype: np.dtype) -> bytes:
-    said: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    # "pt" is what transformers expects; it says that matrices are as torch has them.
+    fields: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for each in tensors:
         end = begin + _bytes(each, dtype.itemsize)
-        said[each.name] = {
+        fields[each.name] = {
             "dtype": _CODES[dtype.name],
             "shape": list(each.shape),
             "data_offsets": [begin, end],
         }
         begin = end
-    text = json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGNED)
     return len(text).to_bytes(8, "little") + text

@@ -1,8 +1,8 @@
-"""Parameters out of stored tensors, one at a time and slice by slice.
+"""Reads parameters from stored tensors, one at a time and slice by slice.
 
 A ``Source`` knows names and shapes without reading data. ``fill`` first checks all of
-them against the table of a decoder, then asks ``place`` for each parameter; what is
-read is what ``place`` asks for, so a process may hold only its own shards.
+them against the table of a decoder, then calls ``place`` for each parameter. Only what
+``place`` asks for is read, so a process may hold nothing but its own shards.
 """
 
 from __future__ import annotations
@@ -18,38 +18,9 @@ from mempo_jax.models.layers import DecoderConfig
 Params = dict[str, Any]
 Index = tuple[slice, ...]
 Read = Callable[[Index], np.ndarray]
-# (path such as "layers/mlp/up/kernel", shape, dtype, read) -> the parameter.
-# read(index) gives that part of it as a numpy array of the dtype; nothing is kept.
+# (path such as "layers/mlp/up/kernel", shape, dtype, read) -> the parameter, put where
+# it belongs. read(index) returns that part of it as a new numpy array of the dtype.
 Place = Callable[[str, tuple[int, ...], np.dtype, Read], Any]
-
-
-class Stored(NamedTuple):
-    """A tensor as it lies in a file. dtype: the file's own word for it."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
-class Source(Protocol):
-    """Where stored tensors come from.
-
-    where: file or directory, for messages. tensors: all of them by name, from the
-    headers. usable: the dtypes that ``read`` can give as floats. faults: what is wrong
-    already by the headers, such as a name that stands twice.
-    """
-
-    where: str
-    tensors: dict[str, Stored]
-    usable: Sequence[str]
-    faults: list[str]
-
-    def read(self, name: str, index: Index) -> np.ndarray:
-        """Part of a tensor, in the stored layout, as floats of any width."""
-
-
-def whole(path: str, shape: tuple[int, ...], dtype: np.dtype, read: Read) -> np.ndarray:
-    """The plainest ``Place``: the parameter as one numpy array."""
-    return read(tuple(slice(None) for _ in shape))
 
 
 def fill(
@@ -59,7 +30,14 @@ def fill(
     dtype: Any,
     place: Place,
 ) -> Params:
-    """All parameters of a decoder, each filled once and each tensor used once.
+    """Reads all parameters of a decoder: fills each once, uses each tensor once.
+
+    Args:
+      source: the stored tensors.
+      table: all parameters, see ``families.tensor_table``.
+      config: the decoder's shape.
+      dtype: of the parameters.
+      place: puts each parameter where it belongs.
 
     Raises:
       ValueError: missing, unused and misshapen tensors, all in one message and before
@@ -79,7 +57,17 @@ def fill(
 
 
 def check(source: Source, table: Sequence[TensorEntry], config: DecoderConfig) -> None:
-    """Refuses a source whose headers do not fit; reads no data."""
+    """Refuses a source whose headers do not fit; reads no data.
+
+    Args:
+      source: the stored tensors.
+      table: all parameters, see ``families.tensor_table``.
+      config: the decoder's shape.
+
+    Raises:
+      ValueError: lists every tensor that is missing, unused or of a wrong shape or
+        dtype.
+    """
     expected: dict[str, tuple[int, ...]] = {}
     for entry in table:
         shape = entry.shape[::-1] if entry.turned else entry.shape
@@ -88,28 +76,79 @@ def check(source: Source, table: Sequence[TensorEntry], config: DecoderConfig) -
     problems += [f"missing {name}" for name in expected if name not in source.tensors]
     problems += [f"unused {name}" for name in source.tensors if name not in expected]
     for name, shape in expected.items():
-        found = source.tensors.get(name)
-        if found and found.shape != shape:
+        stored = source.tensors.get(name)
+        if stored and stored.shape != shape:
             problems.append(
-                f"{name} has shape {list(found.shape)}, expected {list(shape)}"
+                f"{name} has shape {list(stored.shape)}, expected {list(shape)}"
             )
-        if found and found.dtype not in source.usable:
+        if stored and stored.dtype not in source.usable:
             problems.append(
-                f"{name} has dtype {found.dtype}, expected one of "
+                f"{name} has dtype {stored.dtype}, expected one of "
                 f"{', '.join(source.usable)}"
             )
     if problems:
         raise _misfit(source, problems)
 
 
+def as_numpy(
+    path: str, shape: tuple[int, ...], dtype: np.dtype, read: Read
+) -> np.ndarray:
+    """Is the simplest ``Place``: returns the whole parameter as one numpy array.
+
+    Args:
+      path: of the parameter (unused).
+      shape: of the parameter; its rank is used.
+      dtype: of the parameter (unused, ``read`` knows it).
+      read: returns a part of the parameter.
+    """
+    return read(tuple(slice(None) for _ in shape))
+
+
+class Stored(NamedTuple):
+    """A tensor in a file: its shape there, and the file's own name of its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Source(Protocol):
+    """A file or a directory of stored tensors.
+
+    Attributes:
+      where: its path, for messages.
+      tensors: all of them by name, from the headers.
+      usable: the dtypes that ``read`` can return as floats.
+      faults: errors that the headers show already, such as a name that occurs twice.
+    """
+
+    where: str
+    tensors: dict[str, Stored]
+    usable: Sequence[str]
+    faults: list[str]
+
+    def read(self, name: str, index: Index) -> np.ndarray:
+        """Reads part of a tensor.
+
+        Args:
+          name: of the tensor.
+          index: the part, in the stored layout.
+
+        Returns:
+          Floats of any width.
+        """
+
+
 class _Reader:
-    """Reads parameters in our layout: layers stacked, matrices turned."""
+    """Reads parameters in our layout: layers stacked, matrices transposed."""
 
     def __init__(self, source: Source, config: DecoderConfig, dtype: np.dtype):
         self._source, self._config, self._dtype = source, config, dtype
-        self.not_finite: dict[str, None] = {}  # in order, each once
+        # A dict for a set in order. Checked while reading, and raised after the last
+        # parameter so that one message names all of them.
+        self.not_finite: dict[str, None] = {}
 
     def of(self, entry: TensorEntry) -> tuple[np.dtype, Read]:
+        """Returns the dtype and the ``read`` function of a parameter."""
         names = tensor_names(entry, self._config)
 
         def stacked(index: Index) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""A Hugging Face fast tokenizer, seen as exact text pieces and one chat format.
+"""Wraps a Hugging Face fast tokenizer: exact text of tokens, and one chat format.
 
 Nothing here cleans text up: ``decode`` is exact concatenation, special tokens
-included, so that spans in the text can be carried back to tokens.
+included, so that spans of the text can be mapped back to tokens.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from mempo_jax.models.chat import (
     is_thought,
 )
 
-_REPLACEMENT = "\ufffd"  # what decoding puts for bytes that make no character
-# Stands before a template that asks for the date: text of a day cannot be resumed.
+_REPLACEMENT = "\ufffd"  # decoding writes it for bytes that form no character
+# Is put before a template that uses the date: a resumed run would see another text.
 _NO_DATE = (
     "{% macro strftime_now(format) %}{{ raise_exception('it writes the date of the "
     "day, so that a run would not go on as it began; name a fixed one in "
@@ -38,24 +38,37 @@ Options = Sequence[tuple[str, Any]]
 
 
 class Earlier(NamedTuple):
-    """A sampled turn in a later context: its ids, less its closing, and what the
-    template puts around them in place of what it drops."""
+    """A sampled turn as a later context shows it.
+
+    Attributes:
+      before: what the template puts in place of text that it drops before the ids.
+      ids: the sampled ids that stay, without the turn's closing.
+      after: text after the ids, of a token that the template cuts.
+    """
 
     before: list[Piece]
     ids: list[int]
-    behind: list[Piece]
+    after: list[Piece]
 
 
 class Tokenizer:
-    """Wraps a ``transformers`` fast tokenizer that has a chat template.
+    """A ``transformers`` fast tokenizer with a chat template.
 
-    extra_stop_ids: ids that end a turn besides those that the tokenizer and its
-    template name. template_kwargs: (name, value) pairs that the template takes.
+    Args:
+      fast: the tokenizer.
+      extra_stop_ids: ids that end a turn besides those that the tokenizer and its
+        template name.
+      template_kwargs: (name, value) pairs that the template takes.
 
-    Attributes: stop_ids (sorted ids that end a turn when sampled), end_id (the one that
-    the template writes behind a turn, else eos), pad_id, vocab_size (ids are below it),
-    rewrites_past (see ``models.chat``). Raises ValueError on a missing or unstable chat
-    template.
+    Attributes:
+      stop_ids: sorted ids that end a turn when they are sampled.
+      end_id: the id that the template writes after a turn, else eos.
+      pad_id: id of padding.
+      vocab_size: all ids are below it.
+      rewrites_past: see ``models.chat``.
+
+    Raises:
+      ValueError: a missing or unstable chat template, or no id that ends a turn.
     """
 
     def __init__(
@@ -96,7 +109,15 @@ class Tokenizer:
     def load(
         cls, directory: str | os.PathLike, template_kwargs: Options = ()
     ) -> Tokenizer:
-        """Reads a tokenizer directory (tokenizer.json, tokenizer_config.json)."""
+        """Reads a tokenizer directory.
+
+        Args:
+          directory: has tokenizer.json and tokenizer_config.json.
+          template_kwargs: (name, value) pairs that the chat template takes.
+
+        Raises:
+          ValueError: files that are missing, unreadable, or do not give a usable chat.
+        """
         path = Path(directory)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             if not (path / name).is_file():
@@ -106,7 +127,7 @@ class Tokenizer:
                 )
         try:
             fast = PreTrainedTokenizerFast.from_pretrained(str(path))
-        except Exception as error:
+        except Exception as error:  # the tokenizers library raises plain Exception
             raise ValueError(
                 f"the tokenizer in {path} cannot be read: {error}. Expected the files "
                 "that save_pretrained of a fast tokenizer writes; copy them again"
@@ -116,67 +137,92 @@ class Tokenizer:
         return cls(fast, stops, template_kwargs)
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes the tokenizer as an ordinary Hugging Face directory."""
+        """Writes the tokenizer as an ordinary Hugging Face directory.
+
+        Args:
+          directory: where to.
+        """
         self._fast.save_pretrained(str(directory))
 
     def encode(self, text: str, *, control: bool = False) -> list[int]:
-        """Ids of a text; adds nothing.
+        """Encodes a text; adds no tokens of its own.
 
-        control: special tokens that are spelled in it are these tokens, as in what a
-        chat template writes. Else they are ordinary text, as they must be in all that
-        others wrote.
+        Args:
+          text: what to encode.
+          control: whether special tokens that the text spells become these tokens, as
+            in a chat template's own words. Text that anybody else wrote must be encoded
+            without, and they stay ordinary text.
         """
         return self._encoder.encode([Piece(text, control)])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids: exact concatenation, special tokens kept."""
+        """Decodes by exact concatenation; special tokens stay.
+
+        Args:
+          ids: any ids of the vocabulary.
+        """
         return self._backend.decode(list(ids), skip_special_tokens=False)
 
     def offsets(self, ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Character range of each token in ``decode(ids)``.
+        """Returns the character range of each token in ``decode(ids)``.
 
         With s_i = length of the common prefix of ``decode(ids[:i])`` and the whole
         text, token i covers [s_i, max(s_{i+1}, s_i + 1)): a character whose bytes are
         split over tokens belongs to each of them.
+
+        Args:
+          ids: any ids of the vocabulary.
         """
         text = self.decode(ids)
         starts = self._starts_by_run(ids, text) or self._starts_by_prefix(ids, text)
         return [(a, max(b, a + 1)) for a, b in itertools.pairwise(starts)]
 
     def prompt(self, messages: Sequence[Message]) -> str:
-        """The first context of a segment, generation prompt included."""
+        """Renders the first context of a segment, generation prompt included.
+
+        Args:
+          messages: a system message or none, and the first user message.
+        """
         return self._chat.prompt(messages)
 
     def encode_prompt(
         self, messages: Sequence[Message], earlier: Sequence[tuple[Earlier, str]] = ()
     ) -> list[int]:
-        """Ids of a whole context, up to where the policy is to write.
+        """Encodes a whole context, up to where the policy is to write.
 
-        messages: a system message or none, and the first user message. earlier: the
-        policy's turns since then, each with the user's text behind it. What all these
-        texts spell is ordinary text; the ids of earlier turns stay as they are.
+        Control tokens that these texts spell stay ordinary text, and the ids of earlier
+        turns stay as they were sampled.
+
+        Args:
+          messages: a system message or none, and the first user message.
+          earlier: the policy's turns since then, each with the user's text after it.
         """
         pieces, ids = self._chat.opening(messages, past=bool(earlier)), []
         for number, (turn, user_text) in enumerate(earlier, start=1):
             ids += [*self._encoder.encode([*pieces, *turn.before]), *turn.ids]
             past = number < len(earlier)
-            pieces = [*turn.behind, *self._chat.following(user_text, past)]
+            pieces = [*turn.after, *self._chat.following(user_text, past)]
         return ids + self._encoder.encode(pieces)
 
     def follow(self, last_id: int | None, user_text: str) -> list[int]:
-        """Ids to append behind a sampled turn: what is left of its closing (nothing
-        is repeated if the policy sampled the stop token itself) and the next prompt.
+        """Encodes what to append after a sampled turn: its closing and the next prompt.
 
-        last_id: the last sampled id, or None if nothing was sampled.
+        Args:
+          last_id: the last sampled id, or None if nothing was sampled. If the policy
+            sampled the closing itself, that is not repeated.
+          user_text: the next user message.
         """
         ids = self._encoder.encode(self._chat.following(user_text))
         return ids[1:] if [last_id] == self._closing else ids
 
     def earlier(self, ids: Sequence[int]) -> Earlier:
-        """A sampled turn as it stands in a context that is rendered later.
+        """Returns a sampled turn as a context that is rendered later shows it.
 
-        The ids as they are, but for what the template drops or adds there. Where this
-        parts a token, the rest of that is encoded anew: no policy sampled it there.
+        The ids stay, except for what the template drops or adds there. If this cuts a
+        token, the rest of its text is encoded anew: no policy sampled it there.
+
+        Args:
+          ids: the sampled turn, with or without its closing.
         """
         if self._closing == list(ids[-1:]):
             ids = ids[:-1]  # the template closes the turn
@@ -184,42 +230,50 @@ class Tokenizer:
             return Earlier([], list(ids), [])
         text = self.decode(ids)
         shown = self._chat.shown(text)
+        # The template may strip the end and replace the beginning, so the text that
+        # stays is the common end of both.
         end = len(text) if shown[-1:] == text[-1:] else len(text.rstrip())
         same = common_prefix(text[:end][::-1], shown[::-1])
         start, offsets = end - same, self.offsets(ids)
-        whole = [n for n, (a, b) in enumerate(offsets) if a >= start and b <= end]
-        if not whole:
+        uncut = [n for n, (a, b) in enumerate(offsets) if a >= start and b <= end]
+        if not uncut:
             return Earlier([Piece(shown, False)], [], [])
-        added, first, last = shown[: len(shown) - same], whole[0], whole[-1]
+        added, first, last = shown[: len(shown) - same], uncut[0], uncut[-1]
         before = [
             Piece(added, is_thought(added)),
             Piece(text[start : offsets[first][0]], False),
         ]
-        behind = [Piece(text[offsets[last][1] : end], False)]
-        return Earlier(before, list(ids[first : last + 1]), behind)
+        after = [Piece(text[offsets[last][1] : end], False)]
+        return Earlier(before, list(ids[first : last + 1]), after)
 
     def vocabulary(self) -> dict[str, int]:
-        """Ids by token, added tokens included."""
+        """Returns the id of each token, added tokens included."""
         return self._backend.get_vocab(with_added_tokens=True)
 
     def words(self) -> frozenset[str] | None:
-        """The words and signs that it knows, if its tokens are words as in ``nano``;
-        None if they are parts of words, which can spell any text."""
+        """Returns the words and signs that it knows, if tokens are words (``nano``).
+
+        None if tokens are parts of words, which can spell any text.
+        """
         if not isinstance(self._backend.model, WordPiece):
             return None
         tokens = (t for t in self.vocabulary() if re.fullmatch(r" ?\w+|[^\w\s]", t))
         return frozenset(token.strip() for token in tokens)
 
     def ids_containing(self, texts: Iterable[str]) -> tuple[int, ...]:
-        """Sorted ids of the tokens whose own piece contains one of ``texts``."""
+        """Returns the sorted ids of tokens whose own spelling contains certain texts.
+
+        Args:
+          texts: to look for; one of them is enough.
+        """
         texts = tuple(texts)
         vocabulary = self.vocabulary()
-        found = (
+        matches = (
             number
             for token, number in vocabulary.items()
             if any(text in token for text in texts)
         )
-        return tuple(sorted(found))
+        return tuple(sorted(matches))
 
     def _render(self, messages: Sequence[Message], generation_prompt: bool) -> str:
         dated = "strftime_now" in self._template
@@ -232,6 +286,7 @@ class Tokenizer:
         )
 
     def _check_options(self) -> None:
+        # Templates ignore unknown names silently, so a typing error would go unnoticed.
         for name in self._options:
             if not re.search(rf"\b{re.escape(name)}\b", self._template):
                 raise ValueError(
@@ -265,9 +320,12 @@ class Tokenizer:
         return self._pieces[number]
 
     def _starts_by_run(self, ids, text: str) -> list[int] | None:
-        """Linear time, right whenever the text is made up of single tokens and of
-        runs of tokens with partial characters (else None)."""
-        starts, place = [0], 0
+        """Finds where tokens start in linear time, or returns None.
+
+        This is right if the text is made up of whole-character tokens and of runs of
+        tokens with partial characters.
+        """
+        starts, position = [0], 0
         partial = [_REPLACEMENT in self._piece(number) for number in ids]
         for split, run in itertools.groupby(range(len(ids)), partial.__getitem__):
             members = [ids[index] for index in run]
@@ -277,19 +335,20 @@ class Tokenizer:
             else:
                 part = "".join(map(self._piece, members))
                 inner = itertools.accumulate(len(self._piece(n)) for n in members)
-            if not text.startswith(part, place):
+            if not text.startswith(part, position):
                 return None
-            starts += [place + start for start in inner]
-            place += len(part)
-        return starts if place == len(text) else None
+            starts += [position + start for start in inner]
+            position += len(part)
+        return starts if position == len(text) else None
 
     def _starts_by_prefix(self, ids, text: str) -> list[int]:
+        """Finds where tokens start from every prefix: quadratic, always right."""
         prefixes = (self.decode(ids[:count]) for count in range(len(ids) + 1))
         return [common_prefix(prefix, text) for prefix in prefixes]
 
 
 def _named_stop_ids(path: Path) -> tuple[int, ...]:
-    """``eos_token_id`` of a JSON config, which may be one id or several."""
+    """Reads ``eos_token_id`` of a JSON config, which may be one id or several."""
     if not path.is_file():
         return ()
     try:

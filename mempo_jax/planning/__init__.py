@@ -1,1 +1,1 @@
-"""What a run needs of named hardware, told without that hardware."""
+"""Plans what a run needs of named hardware, without that hardware."""

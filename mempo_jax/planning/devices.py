@@ -1,4 +1,4 @@
-"""What named chips have: memory, peak speed, bandwidth; from their makers' tables."""
+"""Memory, peak speed and bandwidth of named chips, from their makers' tables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One device as jax counts them.
+    """One device, as jax counts them.
 
-    memory: bytes that programs may have. peak: bfloat16 matrix products, dense,
-    FLOP/s. bandwidth: of its memory, bytes/s. link: to the other chips of the slice or
-    box, bytes/s in one direction, all links together. cores: what a name's number
-    counts for one chip. host: chips that one host has, where there are several hosts;
-    alone: most chips of a slice that has one host.
+    Attributes:
+      name: as in "v5e-16".
+      kind: "tpu" or "gpu".
+      memory: bytes that programs may have.
+      peak: FLOP/s of dense bfloat16 matrix products.
+      bandwidth: of its memory, bytes/s.
+      link: to the other chips of the slice or box, bytes/s in one direction, all links
+        together.
+      cores: by how much one chip raises the number in a device's name.
+      host: chips of one host if there are several hosts.
+      alone: the most chips of a slice that has one host.
     """
 
     name: str
@@ -34,13 +40,13 @@ class Chip:
 
     @property
     def lanes(self) -> int:
-        """What the innermost side of an array is padded to; 0: it is not."""
+        """Multiple that the innermost side of an array is padded to; 0 if none."""
         return 128 if self.kind == _TPU else 0
 
 
-# TPUs: Google Cloud's page on each version (chip specifications), of which a little
-# under 2 % of the memory is kept by the runtime. GPUs: NVIDIA's data sheets of the SXM
-# forms (dense figures, without sparsity); memory as the driver reports it.
+# TPUs: Google Cloud's page on each version (chip specifications), less the memory that
+# the runtime keeps, a little under 2 %. GPUs: NVIDIA's data sheets of the SXM forms
+# (dense figures, without sparsity); memory as the driver reports it.
 _TPU, _GPU = "tpu", "gpu"
 CHIPS = {
     chip.name: chip
@@ -61,7 +67,13 @@ GPU_SHARE = 0.92  # what that variable can be set to
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """So many chips of a kind, as a slice or a box has them."""
+    """A slice or a box of chips of one kind.
+
+    Attributes:
+      name: as the user wrote it, in lower case.
+      chip: its kind.
+      count: number of chips.
+    """
 
     name: str
     chip: Chip
@@ -69,7 +81,7 @@ class Device:
 
     @property
     def hosts(self) -> int:
-        """Processes that a run has there, one a host."""
+        """Processes of a run there, one per host."""
         if self.count <= self.chip.alone:
             return 1
         return math.ceil(self.count / self.chip.host)
@@ -86,33 +98,37 @@ class Device:
         return f"{self.chip.name}:{'x'.join(map(str, self._sides()))}"
 
     def _sides(self) -> list[int]:
-        """Near-equal powers of two, two or three of them."""
+        """Divides the chips into near-equal powers of two, in two or three dimensions.
+
+        Chips with two cores (v4, v5p) are linked in three dimensions.
+        """
         sides = [1, 1, 1] if self.chip.cores == 2 else [1, 1]
-        left, at = self.count, 0
+        left, axis = self.count, 0
         while left % 2 == 0:
-            sides[at % len(sides)] *= 2
-            left, at = left // 2, at + 1
+            sides[axis % len(sides)] *= 2
+            left, axis = left // 2, axis + 1
         sides[-1] *= left
         return sorted(sides, reverse=self.chip.cores == 2)
 
 
 def device(name: str) -> Device:
-    """Reads "v5e-16" or "h100-8".
+    """Reads a device's name.
 
-    The number counts chips; for v4 and v5p, as Google Cloud's names do, TensorCores, of
-    which a chip has two.
+    Args:
+      name: such as "v5e-16" or "h100-8". The number counts chips; for v4 and v5p, as in
+        Google Cloud's names, it counts TensorCores, of which a chip has two.
 
     Raises:
-      ConfigError: a chip that is not known, or no such count.
+      ConfigError: a chip that is not known, or an impossible count.
     """
-    found = re.fullmatch(r"(.+)-(\d+)", name.lower())
+    parsed = re.fullmatch(r"(.+)-(\d+)", name.lower())
     known = ", ".join(CHIPS)
-    if found is None or found[1] not in CHIPS:
+    if parsed is None or parsed[1] not in CHIPS:
         raise ConfigError(
             f"--device={name}: expected a chip and a count, as in v5e-16 or h100-8; "
             f"chips: {known}"
         )
-    chip, number = CHIPS[found[1]], int(found[2])
+    chip, number = CHIPS[parsed[1]], int(parsed[2])
     if number < 1 or number % chip.cores:
         single = chip.cores == 1
         expected = "at least 1" if single else f"a multiple of {chip.cores}"

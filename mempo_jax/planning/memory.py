@@ -1,9 +1,9 @@
 """Bytes of a run on each device: what stays, and what each program needs on top.
 
-What stays is read off shapes and the partition table, and is exact. What a program
-needs beside its arguments (activations, gradients, gathered weights) is asked of a
-compiler: the program is compiled at two small depths and continued in a straight line
-to the policy's, as each layer adds the same.
+What stays is computed from shapes and the partition table, and is exact. What a program
+needs besides its arguments (activations, gradients, gathered weights) comes from a
+compiler: the program is compiled at two small depths and extrapolated linearly to the
+policy's depth, as each layer adds the same.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.planning.programs import NAMES, Lowering, device_bytes
 from mempo_jax.settings import ConfigError
 
-# What the TPU compiler says a program needs in bfloat16, as a share of what the CPU's
-# says of it in float32: of what there is once, and of what each layer adds. Measured on
+# Bytes of a program by the TPU compiler in bfloat16, as a share of those by the CPU's
+# compiler in float32: of what is there once, and of what each layer adds. Measured on
 # two layers of Qwen2.5-0.5B for a v5e, where the first is nearly all; activations,
-# which layers add, are taken to be half as large. An optimiser update is one pass
-# there, with nothing put aside. Decode is without the cache's copy, see ``_relaid``.
+# which layers add, are assumed to be half as large. An optimiser update is one pass
+# there, without temporaries. Decode is without the cache's copy, see ``_loop_cache``.
 NARROW = {
     "score": (0.5, 0.5),
     "accumulate": (0.9, 0.5),
@@ -40,16 +40,16 @@ TITLES = {
     "prefill": "prefill",
     "decode": "decode",
 }
-# How fast machine code runs is of no interest here, and making it fast takes longest.
+# The programs are never run, and optimising machine code takes most of compile time.
 CPU_OPTIONS = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
-# Where layers are laid out one by one, the CPU's compiler first cuts the weights of
-# all of them out of their stacks, for its threads to be busy. The TPU's reads them in
-# place; in this order one layer's are there at a time. What fsdp splits is gathered
-# in front of the loop of decode steps, so all of it counts: the TPU's gathers within,
-# but begins with all layers early where memory is free.
+# If layers are unrolled, the CPU's compiler first slices the weights of all of them out
+# of their stacks, to keep its threads busy. The TPU's compiler reads them in place;
+# with this scheduler one layer's are there at a time. Weights that fsdp splits are
+# gathered before the loop of decode steps, so all of them count: the TPU's compiler
+# gathers within the loop, but begins early with all layers if memory is free.
 IN_TURN = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 SAMPLING = ("prefill", "decode")
 _IN_UPDATE = ("accumulate", "apply")
@@ -57,21 +57,31 @@ _IN_UPDATE = ("accumulate", "apply")
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """Of one program on one device, bytes: arguments, and all that it makes (results
-    that take the place of an argument left out)."""
+    """Bytes of one program on one device.
+
+    Attributes:
+      arguments: of all arguments.
+      made: of temporaries and results, except results that reuse an argument's memory.
+    """
 
     arguments: int
     made: int
 
     @property
     def total(self) -> int:
+        """Bytes of both."""
         return self.arguments + self.made
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes on one device. stays: by name, through all of a run. sums: the float32
-    gradients, while an update is made. made: by program, see ``Need``."""
+    """Bytes of a run on one device.
+
+    Attributes:
+      stays: what is there through all of the run, by name.
+      sums: the float32 gradients, there while an update is computed.
+      made: by program, see ``Need``.
+    """
 
     stays: dict[str, int]
     sums: int
@@ -79,16 +89,22 @@ class Memory:
 
     @property
     def standing(self) -> int:
+        """Bytes of all that stays."""
         return sum(self.stays.values())
 
     def while_in(self, name: str) -> int:
-        """All that lies on the device while a program runs."""
+        """Sums all bytes on the device while a program runs.
+
+        Args:
+          name: of the program.
+        """
         return (
             self.standing + self.made[name] + (self.sums if name in _IN_UPDATE else 0)
         )
 
     @property
     def peak(self) -> int:
+        """The most bytes at any time of the run."""
         return max(map(self.while_in, self.made))
 
     @property
@@ -101,30 +117,43 @@ Compile = Callable[[Lowering, str], Need]
 
 
 def compiled(lowering: Lowering, name: str) -> Need:
-    """What the compiler of the mesh's devices says of a program.
+    """Compiles a program and reads the compiler's memory analysis.
+
+    Args:
+      lowering: of the run; its mesh's devices choose the compiler.
+      name: of the program.
 
     Raises:
-      ConfigError: it says that the program cannot run.
+      ConfigError: the compiler says that the program cannot run.
     """
     cpu = lowering.mesh.devices.flat[0].platform == "cpu"
     lowered = lowering.lower(name)
     try:
-        made = lowered.compile(cpu_options(name) if cpu else None)
-    except jax.errors.JaxRuntimeError as error:  # a TPU's: more than its memory
+        executable = lowered.compile(cpu_options(name) if cpu else None)
+    except jax.errors.JaxRuntimeError as error:  # the TPU's, above the chip's memory
         line = str(error).splitlines()[0]
         raise ConfigError(f"{TITLES[name]} alone does not fit: {line}") from error
-    found = made.memory_analysis()
-    kept = found.output_size_in_bytes - found.alias_size_in_bytes
-    return Need(found.argument_size_in_bytes, found.temp_size_in_bytes + kept)
+    sizes = executable.memory_analysis()
+    # Donated arguments are reused for results, which the compiler calls aliases.
+    results = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return Need(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes + results)
 
 
 def cpu_options(name: str) -> dict[str, Any]:
-    """How the CPU's compiler is asked about a program."""
+    """Returns the options with which the CPU's compiler is asked about a program.
+
+    Args:
+      name: of the program; decode alone unrolls its layers at any depth.
+    """
     return CPU_OPTIONS | (IN_TURN if name == "decode" else {})
 
 
 def programs_of(settings: RunConfig) -> tuple[str, ...]:
-    """Those that a run has on its devices: a server's are elsewhere."""
+    """Lists the programs that a run has on its devices; a server's are elsewhere.
+
+    Args:
+      settings: of the run.
+    """
     here = settings.engine.kind == "local"
     return tuple(name for name in NAMES if here or name not in SAMPLING)
 
@@ -132,16 +161,22 @@ def programs_of(settings: RunConfig) -> tuple[str, ...]:
 def standing(
     settings: RunConfig, lowering: Lowering, reference: Lowering | None, hosts: int
 ) -> dict[str, int]:
-    """Bytes on a device of what stays through a run, by name.
+    """Computes the bytes on a device of what stays through a run, by name.
 
-    reference: of ``policy.ref_path``; None: the policy's own initial weights.
+    Args:
+      settings: of the run.
+      lowering: of the policy.
+      reference: of ``policy.ref_path``; None if the policy's own initial weights are
+        the reference.
+      hosts: processes of the run.
     """
     shapes = lowering.shapes
     params = device_bytes(shapes.params)
-    whole = device_bytes(shapes.state)
+    state = device_bytes(shapes.state)
     stays = {
         "parameters": params,
-        "optimiser": whole - device_bytes(shapes.trained),
+        "optimiser": state - device_bytes(shapes.trained),
+        # With adapters the base is the reference too, see ``lora.split``.
         "reference": 0 if settings.policy.lora.rank else params,
     }
     if reference is not None:
@@ -150,6 +185,7 @@ def standing(
     if settings.engine.kind == "local":
         stays["KV cache"] = device_bytes(shapes.cache)
         if hosts > 1:
+            # An engine has the devices of its own host alone, so it needs all weights.
             stays["engine's copy"] = device_bytes(shapes.sampled)
     return stays
 
@@ -158,8 +194,13 @@ def standing(
 class Estimator:
     """Asks a compiler about programs at small depths, each once.
 
-    narrow: whether the compiler is asked about float32 and bfloat16 is derived. lanes:
-    of a TPU, where another compiler is asked: see ``_relaid``; 0: none.
+    Attributes:
+      config: the policy's shape.
+      mesh: settings -> the mesh of a run with them.
+      hosts: processes of the run.
+      narrow: whether the compiler is asked about float32 and bfloat16 is derived.
+      compile: (lowering, program's name) -> its bytes.
+      lanes: of a TPU if another compiler is asked, see ``_loop_cache``; else 0.
     """
 
     config: DecoderConfig
@@ -173,8 +214,14 @@ class Estimator:
     def lowering(
         self, settings: RunConfig, config: DecoderConfig | None = None
     ) -> Lowering:
-        """At the policy's depth, or for another config."""
+        """Lowers the programs of a run.
+
+        Args:
+          settings: of the run.
+          config: a decoder's shape; None for the policy's.
+        """
         config = config or self.config
+        # As the policy's own depth decides, also if a smaller depth is compiled.
         unroll = self.config.layers <= LanguageModel.UNROLL_UP_TO
         mesh = self.mesh(settings)
         return Lowering(config, settings, mesh, unroll=unroll, hosts=self.hosts)
@@ -182,41 +229,60 @@ class Estimator:
     def memory(
         self, settings: RunConfig, reference: DecoderConfig | None = None
     ) -> Memory:
-        """Of a run. reference: the shape of ``policy.ref_path``, where that is set."""
+        """Estimates the bytes of a run.
+
+        Args:
+          settings: of the run.
+          reference: the shape of ``policy.ref_path``; None if that is not set.
+        """
         exact = self.lowering(settings)
         other = self.lowering(settings, reference) if reference else None
-        made = {name: self.made(settings, name) for name in programs_of(settings)}
-        if "decode" in made:
-            made["decode"] += self._relaid(exact)
+        by_program = {name: self.made(settings, name) for name in programs_of(settings)}
+        if "decode" in by_program:
+            by_program["decode"] += self._loop_cache(exact)
         return Memory(
             standing(settings, exact, other, self.hosts),
             device_bytes(exact.shapes.sums),
-            made,
+            by_program,
         )
 
     def made(self, settings: RunConfig, name: str) -> int:
-        """Bytes that a program of the whole depth needs beside its arguments."""
-        once, layers = self._parts(settings, name)
+        """Estimates the bytes that a program needs besides its arguments.
+
+        Args:
+          settings: of the run.
+          name: of the program.
+        """
+        once, layers = self._once_and_layers(settings, name)
         if self.narrow and settings.policy.compute_dtype == "bfloat16":
-            share, of_layers = NARROW[name]
-            return int(share * once.made + of_layers * layers.made)
+            once_share, layers_share = NARROW[name]
+            return int(once_share * once.made + layers_share * layers.made)
         return once.made + layers.made
 
     def asked(self, settings: RunConfig, name: str) -> Need:
-        """Of a program of the whole depth in the dtype that is asked about, continued
-        from small depths."""
-        once, layers = self._parts(settings, name)
+        """Extrapolates a program to the full depth, in the dtype that is compiled.
+
+        Args:
+          settings: of the run.
+          name: of the program.
+        """
+        once, layers = self._once_and_layers(settings, name)
         return Need(once.arguments + layers.arguments, once.made + layers.made)
 
     def whole(self, settings: RunConfig, name: str) -> Need:
-        """The same, compiled at that depth."""
+        """Compiles a program at the full depth, in the same dtype as ``asked``.
+
+        Args:
+          settings: of the run.
+          name: of the program.
+        """
         return self._need(settings, name, self.config.layers)
 
-    def _relaid(self, lowering: Lowering) -> int:
-        """Bytes of the cache as a TPU's loop of decode steps has it.
+    def _loop_cache(self, lowering: Lowering) -> int:
+        """Computes the bytes of the copy of the cache in a TPU's loop of decode steps.
 
-        New positions are written into it in another order of axes than it has outside,
-        so it is copied; the head's size, innermost there, is padded to whole lanes.
+        The loop has the cache in another order of axes than it has outside, so it is
+        copied; the head's size, innermost there, is padded to whole lanes.
         """
         if not self.lanes:
             return 0
@@ -224,8 +290,8 @@ class Estimator:
         padded = -(-size // self.lanes) * self.lanes
         return device_bytes(lowering.shapes.cache) * padded // size
 
-    def _parts(self, settings: RunConfig, name: str) -> tuple[Need, Need]:
-        """What there is once, and what all layers add."""
+    def _once_and_layers(self, settings: RunConfig, name: str) -> tuple[Need, Need]:
+        """Divides a program's bytes into what is there once and what all layers add."""
         low, high = self._depths()
         first, second = (self._need(settings, name, depth) for depth in (low, high))
         if low == high:
@@ -237,17 +303,17 @@ class Estimator:
         return Need(*map(int, once)), Need(*map(int, layers))
 
     def _depths(self) -> tuple[int, int]:
-        """Two to continue from, or twice the policy's own.
+        """Chooses two depths to extrapolate from, or twice the policy's own.
 
-        Few layers are laid out one by one, where each need not add the same; a scan of
-        a single layer would be compiled as none.
+        Few layers are unrolled, and then each need not add the same. A scan of a single
+        layer would be compiled without a loop, so 2 is the smallest.
         """
         layers = self.config.layers
         few = layers <= max(3, LanguageModel.UNROLL_UP_TO)
         return (layers, layers) if few else (2, 3)
 
     def _need(self, settings: RunConfig, name: str, layers: int) -> Need:
-        key = _what_matters(settings, name), name, layers
+        key = _relevant_settings(settings, name), name, layers
         if key not in self._known:
             if self.narrow:
                 settings = in_float32(settings)
@@ -261,15 +327,19 @@ def _pair(need: Need) -> tuple[int, int]:
 
 
 def in_float32(settings: RunConfig) -> RunConfig:
-    """The same run with parameters and activations in float32."""
+    """Copies settings with parameters and activations in float32.
+
+    Args:
+      settings: of a run.
+    """
     wide = dataclasses.replace(
         settings.policy, param_dtype="float32", compute_dtype="float32"
     )
     return dataclasses.replace(settings, policy=wide)
 
 
-def _what_matters(settings: RunConfig, name: str) -> tuple:
-    """The settings that a program's memory depends on."""
+def _relevant_settings(settings: RunConfig, name: str) -> tuple:
+    """Collects the settings that a program's memory depends on."""
     policy, sampling, train = settings.policy, settings.sampling, settings.train
     shared = settings.mesh, policy.param_dtype, policy.compute_dtype, policy.lora
     if name in SAMPLING:

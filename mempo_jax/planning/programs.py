@@ -1,10 +1,8 @@
-"""The programs of a run, lowered from shapes: no parameter exists, nothing runs.
+"""Lowers the programs of a run from shapes: no parameter exists, nothing runs.
 
-They are those of ``training.step`` and ``rollout.device``, with the shardings that a
-run gives them. The largest shapes of a run are taken: the longest bucket of rows, all
-slots, the whole span.
-
-The shape of a run's policy, read without its weights.
+The programs are those of ``training.step`` and ``rollout.decode``, with the shardings
+that a run gives them and its largest shapes: the longest bucket of rows, all slots, the
+whole span. The shape of the policy is read without its weights.
 """
 
 from __future__ import annotations
@@ -45,7 +43,9 @@ from mempo_jax.training.step import (
 )
 from mempo_jax.types import Rows
 
-# vocabulary, width, layers, heads, key heads, head size, MLP width, tied, positions
+NAMES = ("score", "accumulate", "apply", "prefill", "decode")
+# Published shapes, so that a plan needs no download: vocabulary, width, layers, heads,
+# key heads, head size, MLP width, tied, positions.
 _SIZES = {
     "SmolLM2-135M": (49_152, 576, 30, 9, 3, 64, 1_536, True, 8_192),
     "SmolLM2-360M": (49_152, 960, 32, 15, 5, 64, 2_560, True, 8_192),
@@ -61,94 +61,22 @@ _SIZES = {
     "Qwen3-4B": (151_936, 2_560, 36, 32, 8, 128, 9_728, True, 40_960),
     "Qwen3-8B": (151_936, 4_096, 36, 32, 8, 128, 12_288, False, 40_960),
 }
-_SUFFIXES = ("-Instruct",)
-
-
-def policy_shape(settings: RunConfig) -> tuple[DecoderConfig, str]:
-    """The decoder's shape, and where it was found.
-
-    From a directory's config.json or a GGUF file's header. Where ``policy.path`` names
-    a directory that is not there, from a table of known sizes by its last part.
-
-    Raises:
-      ConfigError: nothing there and no such size, or a file that does not fit.
-    """
-    spelled = settings.policy.path
-    if not spelled:
-        suite = make_suite(settings)
-        return make_nano(suite, settings).config, "the built-in nano"
-    return shape_of(spelled, "policy.path")
-
-
-def shape_of(spelled: str, field: str) -> tuple[DecoderConfig, str]:
-    """The same for one path, that of ``config.field``."""
-    try:
-        path = hf.resolve(spelled)
-        if path.suffix == ".gguf":
-            with gguf.open_gguf(path) as file:
-                return file.config, f"{spelled}, its header"
-        if (path / "config.json").is_file():
-            return read_config(path), f"{spelled}/config.json"
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"config.{field} = {spelled!r}: {error}") from error
-    name = pathlib.PurePath(spelled).name
-    known = known_shape(name)
-    if known is None:
-        near = nearest(name, list(_SIZES))
-        hint = f"; the nearest of these is {near}" if near else ""
-        raise ConfigError(
-            f"config.{field} = {spelled!r}: no config.json there, and {name!r} is none "
-            f"of the known sizes ({', '.join(_SIZES)}){hint}"
-        )
-    return known, f"no {spelled} here: the known shape of {name}"
-
-
-def known_shape(name: str) -> DecoderConfig | None:
-    """The published shape of a model by its name, with or without "-Instruct"."""
-    for suffix in _SUFFIXES:
-        name = name.removesuffix(suffix)
-    if name not in _SIZES:
-        return None
-    *sizes, tied, positions = _SIZES[name]
-    return DecoderConfig(
-        *sizes,
-        rope_theta=1e6,  # changes no shape, like the norm's epsilon
-        norm_eps=1e-6,
-        tied=tied,
-        qkv_bias=name.startswith("Qwen2.5"),
-        qk_norm=name.startswith("Qwen3"),
-        max_positions=positions,
-    )
-
-
-NAMES = ("score", "accumulate", "apply", "prefill", "decode")
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanShapes:
-    """Trees of ``jax.ShapeDtypeStruct`` with shardings, of what stays on the devices.
-
-    params: all of them, adapters included. sampled: the same as the engine has them,
-    which with several hosts is a copy. state: what is trained, with its optimiser.
-    sums: of a step's gradients. cache: of the engine.
-    """
-
-    params: Any
-    sampled: Any
-    state: Any
-    sums: Any
-    cache: Any
-
-    @property
-    def trained(self) -> Any:
-        return self.state.params
+_SUFFIXES = ("-Instruct",)  # of a name, for models of the same shape
 
 
 class Lowering:
-    """Lowers a run's programs onto a mesh, whose devices need not be there to run.
+    """Lowers a run's programs onto a mesh, whose devices need not exist.
 
-    config: of the decoder. unroll: of the model; None chooses by depth. hosts:
-    processes of the run; with several each engine has the devices of its own host.
+    Args:
+      config: the decoder's shape.
+      settings: of the run.
+      mesh: of all devices.
+      unroll: whether the model's layers are unrolled; None chooses by depth.
+      hosts: processes of the run; with several each engine has the devices of its own
+        host.
+
+    Attributes:
+      shapes: of what stays on the devices.
     """
 
     def __init__(
@@ -171,6 +99,7 @@ class Lowering:
             remat=policy.remat,
             unroll=unroll,
             lora=adapters,
+            # "auto" would ask the backend of this machine, not that of the plan.
             attention="xla" if policy.attention == "auto" else policy.attention,
         )
         self.optimiser = policy_optimiser(settings.train)
@@ -186,12 +115,15 @@ class Lowering:
             settings.objective,
             settings.credit,
             outcome_gate=settings.reward.outcome_gate,
-            pass_tokens=0,  # as elsewhere than on the CPU that compiles this
+            pass_tokens=0,  # as on other backends than the CPU that compiles this
         )
 
     def call(self, name: str) -> tuple[Any, tuple, dict[str, Any]]:
-        """The jitted function of one of ``NAMES``, with the shapes of its arguments
-        and its static ones."""
+        """Returns a program's jitted function, arguments' shapes and static arguments.
+
+        Args:
+          name: one of ``NAMES``.
+        """
         if name in ("prefill", "decode"):
             return self._engine_call(name)
         jitted = self._training.jitted()[name]
@@ -203,18 +135,28 @@ class Lowering:
         if name == "score":
             return jitted, (shapes.params, rows, scalar), {}
         per_token = rows.behaviour_log_probs
-        given = (rows, per_token, per_token, self._loss_inputs(), scalar, scalar)
-        return jitted, (shapes.params, shapes.sums, *given), {}
+        batch = (rows, per_token, per_token, self._loss_inputs(), scalar, scalar)
+        return jitted, (shapes.params, shapes.sums, *batch), {}
 
     def lower(self, name: str) -> Any:
-        """``jax.stages.Lowered`` of one of ``NAMES``."""
+        """Lowers a program, to ``jax.stages.Lowered``.
+
+        Args:
+          name: one of ``NAMES``.
+        """
         jitted, args, static = self.call(name)
         return jitted.lower(*args, **static)
 
     def export(self, name: str, platforms: tuple[str, ...]) -> Any:
-        """``jax.export.Exported`` of one of ``NAMES`` for "tpu", "cuda" or "cpu"."""
+        """Exports a program, to ``jax.export.Exported``.
+
+        Args:
+          name: one of ``NAMES``.
+          platforms: of "tpu", "cuda" and "cpu".
+        """
         jitted, args, static = self.call(name)
         if static:
+            # export takes no static arguments, so they are bound.
             inner = functools.partial(jitted, **static)
             jitted = jax.jit(inner)
         return jax.export.export(jitted, platforms=platforms)(*args)
@@ -237,18 +179,20 @@ class Lowering:
         numbers = functools.partial(per_slot, jnp.int32)
         if name == "prefill":
             width = min(sampling.prefill_buckets[-1], span)
-            given = (None, numbers(width), numbers())
-            return self._engine.prefill, (params, cache, *given), {"span": span}
-        whole = functools.partial(
+            new = (None, numbers(width), numbers())
+            return self._engine.prefill, (params, cache, *new), {"span": span}
+        replicated = functools.partial(
             jax.ShapeDtypeStruct, sharding=placement.replicated(self.engine_mesh)
         )
-        stop = whole((self.model.config.vocab_size,), jnp.bool_)
+        stop = replicated((self.model.config.vocab_size,), jnp.bool_)
         drawing = DrawParameters(
-            whole((), jnp.float32), whole((), jnp.float32), whole((), jnp.int32)
+            replicated((), jnp.float32),
+            replicated((), jnp.float32),
+            replicated((), jnp.int32),
         )
-        given = (None, numbers(), numbers(), numbers(), per_slot(jnp.uint32, 2))
+        slots = (None, numbers(), numbers(), numbers(), per_slot(jnp.uint32, 2))
         static = {"steps": sampling.decode_chunk, "span": span, "filtered": False}
-        args = (params, cache, stop, *given, numbers(), drawing)
+        args = (params, cache, stop, *slots, numbers(), drawing)
         return self._engine.decode, args, static
 
     def _shapes(self) -> PlanShapes:
@@ -259,16 +203,16 @@ class Lowering:
         stored = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, policy.param_dtype), stored
         )
-        # Adapters are kept in float32.
+        # Adapters stay float32, whatever the base is stored in.
         params = lora.join(adapters, stored) if base else stored
         trained, _ = lora.split(params)
         state = jax.eval_shape(lambda p: fresh_state(p, self.optimiser), trained)
         cache = jax.eval_shape(
             lambda: self.model.init_cache(
                 self._slots, self.settings.max_segment_tokens, turned=False
-            )  # as on other backends than a CPU
+            )  # turned keys are for CPUs alone
         )
-        held = self._engine.cache_sharding
+        cache_sharding = self._engine.cache_sharding
         return PlanShapes(
             self._put(params),
             # As the engine takes them on other backends than a CPU: stacked.
@@ -276,11 +220,15 @@ class Lowering:
             self._put(state),
             self._sums(trained),
             jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=held), cache
+                lambda x: jax.ShapeDtypeStruct(
+                    x.shape, x.dtype, sharding=cache_sharding
+                ),
+                cache,
             ),
         )
 
     def _sums(self, trained: Any) -> Accumulator:
+        # Sums are float32, because many small gradients would vanish in bfloat16.
         wide = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), trained
         )
@@ -313,8 +261,110 @@ class Lowering:
         return jax.eval_shape(make, facts, count)
 
 
+@dataclasses.dataclass(frozen=True)
+class PlanShapes:
+    """Trees of ``jax.ShapeDtypeStruct`` with shardings, of what stays on the devices.
+
+    Attributes:
+      params: all parameters, adapters included.
+      sampled: the same as the engine has them, which with several hosts is a copy.
+      state: what is trained, with its optimiser.
+      sums: of a step's gradients.
+      cache: of the engine.
+    """
+
+    params: Any
+    sampled: Any
+    state: Any
+    sums: Any
+    cache: Any
+
+    @property
+    def trained(self) -> Any:
+        """The parameters that are trained."""
+        return self.state.params
+
+
+def policy_shape(settings: RunConfig) -> tuple[DecoderConfig, str]:
+    """Returns the shape of a run's policy, and where it was found.
+
+    It is read from a directory's config.json or a GGUF file's header. If
+    ``policy.path`` names a directory that does not exist, its last part is looked up in
+    a table of known sizes.
+
+    Args:
+      settings: of the run.
+
+    Raises:
+      ConfigError: neither a file nor a known size, or a file that cannot be used.
+    """
+    spelled = settings.policy.path
+    if not spelled:
+        suite = make_suite(settings)
+        return make_nano(suite, settings).config, "the built-in nano"
+    return shape_of(spelled, "policy.path")
+
+
+def shape_of(spelled: str, field: str) -> tuple[DecoderConfig, str]:
+    """Returns the shape of the model at a path, and where it was found.
+
+    Args:
+      spelled: the path; also "package:name/file", or the name of a known size.
+      field: the config field that has it, for messages.
+
+    Raises:
+      ConfigError: neither a file nor a known size, or a file that cannot be used.
+    """
+    try:
+        path = hf.resolve(spelled)
+        if path.suffix == ".gguf":
+            with gguf.open_gguf(path) as file:
+                return file.config, f"{spelled}, its header"
+        if (path / "config.json").is_file():
+            return read_config(path), f"{spelled}/config.json"
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"config.{field} = {spelled!r}: {error}") from error
+    name = pathlib.PurePath(spelled).name
+    known = known_shape(name)
+    if known is None:
+        near = nearest(name, list(_SIZES))
+        hint = f"; the nearest of these is {near}" if near else ""
+        raise ConfigError(
+            f"config.{field} = {spelled!r}: no config.json there, and {name!r} is none "
+            f"of the known sizes ({', '.join(_SIZES)}){hint}"
+        )
+    return known, f"no {spelled} here: the known shape of {name}"
+
+
+def known_shape(name: str) -> DecoderConfig | None:
+    """Returns the published shape of a model; None if it is not in the table.
+
+    Args:
+      name: such as "Qwen2.5-7B", with or without "-Instruct".
+    """
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    if name not in _SIZES:
+        return None
+    *sizes, tied, positions = _SIZES[name]
+    return DecoderConfig(
+        *sizes,
+        rope_theta=1e6,  # changes no shape, like the norm's epsilon
+        norm_eps=1e-6,
+        tied=tied,
+        qkv_bias=name.startswith("Qwen2.5"),
+        qk_norm=name.startswith("Qwen3"),
+        max_positions=positions,
+    )
+
+
 def host_mesh(mesh: Mesh, hosts: int) -> Mesh:
-    """Of the devices of one of several hosts, as ``training.placing`` makes it."""
+    """Builds the mesh of one host's devices, as ``distributed.placement`` divides them.
+
+    Args:
+      mesh: of all devices.
+      hosts: number of hosts, each with as many devices.
+    """
     if hosts == 1:
         return mesh
     own = mesh.size // hosts
@@ -325,16 +375,22 @@ def host_mesh(mesh: Mesh, hosts: int) -> Mesh:
     )
 
 
-def _placed(tree: Any, where: Any) -> Any:
-    def put(leaf: Any, sharding: NamedSharding) -> Any:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    return jax.tree.map(put, tree, where)
-
-
 def device_bytes(tree: Any) -> int:
-    """Bytes of a tree of placed shapes on one device, by its shards; exact."""
+    """Computes the bytes of a tree on one device from its shards; exact.
+
+    Args:
+      tree: of shapes with shardings.
+    """
     return sum(
         int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
     )
+
+
+def _placed(tree: Any, shardings: Any) -> Any:
+    """Adds a sharding to each shape of a tree."""
+
+    def put(leaf: Any, sharding: NamedSharding) -> Any:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(put, tree, shardings)

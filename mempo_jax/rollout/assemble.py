@@ -1,4 +1,4 @@
-"""Trajectories to arrays: op tables, and segments padded in length buckets.
+"""From trajectories to arrays: op tables, and segments padded in length buckets.
 
 Everything has one of a few fixed shapes, so nothing compiles after warm-up. Rows of one
 micro-batch share a length from ``length_buckets``; places that the longer rows leave
@@ -17,6 +17,7 @@ from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.types import Evidence, Kind, OpTable, Outcome, Rows, Trajectories
 
+# The outcomes of writes by their names in the log; other ops count as done.
 OUTCOMES = {
     "new": Outcome.NEW,
     "merged": Outcome.MERGED,
@@ -28,12 +29,17 @@ OUTCOMES = {
 
 @dataclasses.dataclass(frozen=True)
 class BatchShapes:
-    """Fixed shapes of a run.
+    """Fixed shapes of a run's arrays.
 
-    ``length_buckets`` ascending row lengths; ``micro_batch_tokens`` padded tokens in a
-    micro-batch; ``row_multiple`` devices that rows are split over; ``max_turns`` and
-    ``max_ops`` the widths M and K of the per-trajectory tables. Nothing bounds how many
-    malformed ops a turn holds: ops beyond ``max_ops`` have no row, their tokens no op.
+    Nothing bounds how many malformed ops a turn holds: ops beyond ``max_ops`` have no
+    row in the tables, and their tokens belong to no op.
+
+    Attributes:
+      length_buckets: ascending row lengths.
+      micro_batch_tokens: padded tokens of a micro-batch.
+      row_multiple: devices that rows are split over.
+      max_turns: width M of the per-turn tables.
+      max_ops: width K of the per-op tables.
     """
 
     length_buckets: tuple[int, ...]
@@ -43,17 +49,22 @@ class BatchShapes:
     max_ops: int
 
     def rows_of(self, length: int) -> int:
-        """Rows of a micro-batch of this padded length."""
+        """Returns the rows of a micro-batch of padded length ``length``."""
         per_device = self.micro_batch_tokens // (length * self.row_multiple)
+        # A multiple of the devices, and at least one row each, even if that is more
+        # tokens.
         return max(1, per_device) * self.row_multiple
 
 
 def assemble_trajectories(
     trajectories: Sequence[Trajectory], groups: int, shapes: BatchShapes
 ) -> Trajectories:
-    """Per-trajectory arrays; ``trajectories`` are ``groups`` contiguous groups.
+    """Returns the per-trajectory arrays of a batch; their evidence is that of no probe.
 
-    The evidence is that of no probe.
+    Args:
+      trajectories: contiguous groups, in order.
+      groups: number of groups, all of the same size.
+      shapes: the fixed shapes.
     """
     count = len(trajectories)
     ops = OpTable(
@@ -63,6 +74,7 @@ def assemble_trajectories(
     for n, trajectory in enumerate(trajectories):
         _fill_ops(ops, n, trajectory)
         turn_reward[n, : len(trajectory.turn_reward)] = trajectory.turn_reward
+    # Trajectories without a reward count as 0 but are not valid, so nothing reads it.
     totals = [t.reward.total if t.reward else 0.0 for t in trajectories]
     return Trajectories(
         ops=ops,
@@ -78,8 +90,10 @@ def assemble_trajectories(
 
 
 def no_evidence(count: int, shapes: BatchShapes) -> Evidence:
-    """Evidence of ``count`` trajectories of which nothing was probed."""
+    """Returns evidence of ``count`` trajectories of which nothing was probed, in
+    ``shapes``."""
     by_op, by_turn = (count, shapes.max_ops), (count, shapes.max_turns)
+    # Zeros, not None: the step takes the same arrays whether or not probes run.
     sizes = Evidence(answer_gain=by_op, leave_out=by_op, turn_potential=by_turn)
     return Evidence(*(np.zeros(size, np.float32) for size in sizes))
 
@@ -98,7 +112,7 @@ def _fill_ops(ops: OpTable, n: int, trajectory: Trajectory) -> None:
 def pack(
     segments: Sequence[tuple[int, Segment]], shapes: BatchShapes, pad_id: int
 ) -> tuple[Rows, ...]:
-    """Micro-batches of padded rows.
+    """Packs segments into micro-batches of padded rows.
 
     Args:
       segments: (trajectory index, segment) pairs, in a deterministic order.
@@ -106,7 +120,7 @@ def pack(
       pad_id: fills the padding; masks, never ids, say what padding is.
 
     Raises:
-      ValueError: a segment longer than the longest bucket.
+      ValueError: a segment is longer than the longest bucket.
     """
     queues: dict[int, list[tuple[int, Segment]]] = {
         n: [] for n in shapes.length_buckets
@@ -114,15 +128,17 @@ def pack(
     for item in segments:
         queues[bucket_of(len(item[1].tokens), shapes.length_buckets)].append(item)
     batches = []
-    for at in reversed(range(len(shapes.length_buckets))):
-        length = shapes.length_buckets[at]
+    # Longest first: free places of a longer bucket can take shorter rows, not vice
+    # versa.
+    for bucket_number in reversed(range(len(shapes.length_buckets))):
+        length = shapes.length_buckets[bucket_number]
         rows = shapes.rows_of(length)
         queue = queues[length]
-        for shorter in reversed(shapes.length_buckets[:at]):
-            free = -len(queue) % rows
-            if free:  # places that would stay empty take shorter rows
-                queue += queues[shorter][-free:]
-                del queues[shorter][-free:]
+        for shorter in reversed(shapes.length_buckets[:bucket_number]):
+            empty_places = -len(queue) % rows
+            if empty_places:  # places that would stay empty take shorter rows
+                queue += queues[shorter][-empty_places:]
+                del queues[shorter][-empty_places:]
         batches += [
             _pad(queue[i : i + rows], length, rows, pad_id, shapes.max_ops)
             for i in range(0, len(queue), rows)
@@ -131,10 +147,14 @@ def pack(
 
 
 def bucket_of(length: int, buckets: Sequence[int]) -> int:
-    """The shortest bucket that holds a row.
+    """Returns the shortest bucket that holds a row.
+
+    Args:
+      length: tokens of the row.
+      buckets: ascending lengths.
 
     Raises:
-      ValueError: none does.
+      ValueError: none holds it.
     """
     for bucket in buckets:
         if length <= bucket:
@@ -147,32 +167,35 @@ def bucket_of(length: int, buckets: Sequence[int]) -> int:
 
 
 def _pad(
-    items: Sequence[tuple[int, Segment]],
+    members: Sequence[tuple[int, Segment]],
     length: int,
     rows: int,
     pad_id: int,
     max_ops: int,
 ) -> Rows:
     shape = (rows, length)
-    out = Rows(
+    arrays = Rows(
         tokens=np.full(shape, pad_id, np.int32),
         token_mask=np.zeros(shape, bool),
         action_mask=np.zeros(shape, bool),
         behaviour_log_probs=np.zeros(shape, np.float32),
         turn_id=np.zeros(shape, np.int32),
         op_id=np.full(shape, -1, np.int32),
+        # Rows of padding point to trajectory 0, but are not valid.
         trajectory_index=np.zeros(rows, np.int32),
         valid=np.zeros(rows, bool),
     )
-    for b, (trajectory, segment) in enumerate(items):
+    for b, (trajectory, segment) in enumerate(members):
         n = len(segment.tokens)
-        out.tokens[b, :n] = segment.tokens
-        out.token_mask[b, :n] = True
-        out.action_mask[b, :n] = segment.is_action
-        out.behaviour_log_probs[b, :n] = segment.log_probs
-        out.turn_id[b, :n] = segment.turn_id
+        arrays.tokens[b, :n] = segment.tokens
+        arrays.token_mask[b, :n] = True
+        arrays.action_mask[b, :n] = segment.is_action
+        arrays.behaviour_log_probs[b, :n] = segment.log_probs
+        arrays.turn_id[b, :n] = segment.turn_id
         op_id = np.asarray(segment.op_id, np.int32)
-        out.op_id[b, :n] = np.where(op_id < max_ops, op_id, -1)
-        out.trajectory_index[b] = trajectory
-        out.valid[b] = True
-    return out
+        # Ops beyond the table have no credit of their own: their tokens count as no
+        # op's.
+        arrays.op_id[b, :n] = np.where(op_id < max_ops, op_id, -1)
+        arrays.trajectory_index[b] = trajectory
+        arrays.valid[b] = True
+    return arrays

@@ -1,15 +1,15 @@
-"""Continuous batching over slots, each with its own text and key/value cache.
+"""The engine that samples turns on this process's devices, by continuous batching.
 
-A slot belongs to one trajectory. The engine remembers which ids a slot's cache holds;
-a request then only feeds what differs. Requests join and leave between two chunks of
-decode steps, and what runs together is decided by the requests alone, so a run can be
+Each trajectory owns a slot, which has its own text and its own key/value cache. The
+engine remembers which ids the cache of a slot holds, so a request only computes the
+tokens that are new. Requests join and leave between two chunks of decode steps. What
+runs together is decided by the requests alone, never by timing, so a run can be
 repeated bit for bit.
 
-Slots in several lanes, each with a cache of its own, that compute at the same time.
-
-On a CPU most of a program runs on one thread: only its large matrix products are split.
-With a lane for each core, the rest is shared out too. A lane plans for its own slots:
-contexts in different lanes share nothing.
+Slots can be split into lanes, each with a cache of its own, that compute at the same
+time. On a CPU most of a program runs on one thread (only its large matrix products are
+split), so one lane per core uses the other cores too. A lane plans for its own slots
+alone: contexts in different lanes share no computation.
 """
 
 from __future__ import annotations
@@ -41,77 +41,35 @@ from mempo_jax.rollout.sampler import (
 from mempo_jax.rollout.time_limits import nothing
 
 
-class Lane:
-    """Some slots in a row: what they hold, and their cache. ``first``: its number."""
-
-    def __init__(self, device: DeviceSlots, first: int) -> None:
-        self.device, self._first = device, first
-        self._held = HeldContexts(device.shapes.slots)
-
-    def set_params(self, params: Any, decoding: Any) -> None:
-        """Computes with these; drops all that is cached."""
-        self.device.set_params(params, decoding)
-        self._held = HeldContexts(self.device.shapes.slots)
-
-    def admit(self, requests: Sequence[Request]) -> int:
-        """Brings slots to all of their contexts but the last ids; returns the number of
-        ids that had to be computed."""
-        own = [r._replace(slot=r.slot - self._first) for r in requests]
-        reuse, shapes = self._held.reuse(own), self.device.shapes
-        stages = prefill.plan(own, reuse, self._held.ids(), shapes)
-        self._held.trim(reuse)
-        for stage in stages:
-            if stage.copies:
-                self.device.copy(stage.copies, stage.end)
-            self.device.prefill(stage.rows)
-        self._held.feed(own)
-        return sum(len(row.tokens) for stage in stages for row in stage.rows)
-
-    def decode(
-        self, turns: Sequence[SampledTurn], drawing: Any, filtered: bool
-    ) -> None:
-        """Samples a chunk of each turn."""
-        made = self.device.decode(turns, self._first, drawing, filtered)
-        for turn, (tokens, log_probs) in zip(turns, made, strict=True):
-            turn.add(tokens, log_probs)
-
-    def ended(self, turn: SampledTurn) -> None:
-        """Its slot holds what was sampled."""
-        self._held.grow(turn.slot - self._first, turn.context, turn.tokens)
-
-
-class LaneThreads:
-    """Makes calls at the same time, each on a thread of its own; a single one here."""
-
-    def __init__(self, threads: int) -> None:
-        self._pool = (
-            concurrent.futures.ThreadPoolExecutor(threads) if threads > 1 else None
-        )
-
-    def __call__(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Their results, in order; the first error, once all have ended."""
-        if self._pool is None or len(calls) < 2:
-            return [call() for call in calls]
-        futures = [self._pool.submit(call) for call in calls]
-        concurrent.futures.wait(futures)
-        return [future.result() for future in futures]
-
-
 class Engine:
     """A ``sampler.Sampler`` on this process's devices.
 
-    max_length: cache positions, so the longest context plus turn. prefill_buckets:
-    widths that new context tokens are padded to; where they lie flat (``flat_calls``)
-    the last one alone counts: a call has at most so many for each slot, and no more
-    than ``flat_calls.LARGEST``. decode_chunk:
-    decode steps between two looks at the text. closing_tags: texts that end a turn.
-    row_buckets: numbers of rows to compute; a call takes the smallest that holds its
-    requests (all slots are always one). span_buckets: numbers of cache positions to
-    look at, alike.
-    row_sharding: how arrays [slots, ...] lie on the devices; then only whole rows run,
-    unless it is one device and row_buckets are given.
-    lanes: groups of slots that compute at the same time, see ``lanes``; for CPUs, as
-    many as cores, on one device only. Rows are then counted in each lane.
+    Args:
+      model: the policy's architecture.
+      tokenizer: the policy's tokenizer.
+      slots: trajectories that can run at the same time.
+      max_length: cache positions of a slot: the longest context and turn together.
+      prefill_buckets: widths that new context tokens are padded to. If they are packed
+        instead (``EnginePrograms.packed_sizes``), only the largest one counts: a call
+        takes at most that many tokens for each slot, and no more than
+        ``prefill.LARGEST`` in all.
+      decode_chunk: decode steps between two looks at the text.
+      closing_tags: texts that end a turn.
+      row_buckets: numbers of rows to compute; a call takes the smallest that holds its
+        requests. All slots are always one of them. Counted in each lane.
+      span_buckets: numbers of cache positions to attend to, chosen in the same way.
+      row_sharding: sharding of arrays [slots, ...]. Over several devices every call
+        computes all rows; on one device row_buckets may be given.
+      lanes: groups of slots that compute at the same time, on one device only. On CPUs
+        as many as cores.
+
+    Attributes:
+      slots, max_length: as above.
+      counters: work done so far.
+      between: called between two chunks; what it raises ends ``wait``.
+
+    Raises:
+      ValueError: row_buckets or lanes that do not fit the slots or the sharding.
     """
 
     def __init__(
@@ -129,23 +87,28 @@ class Engine:
         row_sharding: jax.sharding.NamedSharding | None = None,
         lanes: int = 1,
     ):
-        spread = row_sharding is not None and row_sharding.num_devices > 1
-        if spread and any(rows < slots for rows in row_buckets or ()):
+        sharded = row_sharding is not None and row_sharding.num_devices > 1
+        # A subset of rows would have to be gathered across devices for every call.
+        if sharded and any(rows < slots for rows in row_buckets or ()):
             raise ValueError(
                 "row_buckets: expected all slots or none where rows are spread over "
                 f"devices, got {tuple(row_buckets)}"
             )
-        if lanes < 1 or slots % lanes or (lanes > 1 and spread):
+        if lanes < 1 or slots % lanes or (lanes > 1 and sharded):
             raise ValueError(
                 f"lanes: expected a divisor of the {slots} slots, and 1 where rows are "
                 f"spread over devices, got {lanes}"
             )
         self._tokenizer, self._tags = tokenizer, tuple(closing_tags)
         self.slots, self.max_length = slots, max_length
+        # ``wait`` hands over about this many ended turns at a time, so that the prefill
+        # of their successors fills a row bucket of this size.
         eighth = max(1, slots // 8)
         if row_buckets is None:
             row_buckets = () if row_sharding else (eighth,)
         if span_buckets is None:
+            # Half of the cache, rounded up to 8 positions: short contexts read half as
+            # much.
             span_buckets = (-(-max_length // 16) * 8,)
         self.counters, self.between = Counters(), nothing
         self._compiled = EnginePrograms(model, row_sharding, self.counters)
@@ -155,12 +118,15 @@ class Engine:
             max_length,
             buckets("row_buckets", (*row_buckets, slots), slots // lanes),
             widths,
-            self._compiled.flat_sizes(slots // lanes, widths[-1]),
+            self._compiled.packed_sizes(slots // lanes, widths[-1]),
             buckets("span_buckets", (*span_buckets, max_length), max_length),
             decode_chunk,
         )
-        # Prefilling fewer rows than that costs as much as that many, where padded.
-        self._handed_over = shapes.rows[0] if len(shapes.rows) > 1 else eighth
+        # With padding, prefilling fewer rows than this costs as much as prefilling this
+        # many.
+        self._min_ended = shapes.rows[0] if len(shapes.rows) > 1 else eighth
+        # Ids whose text holds a whole closing tag stop the device loop at once; tags
+        # spelled over several ids are found on the host, in ``SampledTurn``.
         stop = np.zeros(model.config.vocab_size, bool)
         stop[list(tokenizer.stop_ids)] = True
         stop[list(tokenizer.ids_containing(self._tags))] = True
@@ -168,43 +134,61 @@ class Engine:
             Lane(DeviceSlots(self._compiled, stop, shapes), first)
             for first in range(0, slots, shapes.slots)
         ]
-        self._together = LaneThreads(lanes)
+        self._run_parallel = LaneThreads(lanes)
         self._params: Any = None
-        self._decoding: Any = None
-        self._followers: list[WeightSubscriber] = []
-        self._new: list[SampledTurn] = []
+        self._decode_params: Any = None
+        self._subscribers: list[WeightSubscriber] = []
+        self._submitted: list[SampledTurn] = []
         self._running: list[SampledTurn] = []
         self._sampling: tuple[float, float, int] | None = None
-        self._drawing = self._lanes[0].device.sampling(1.0, 1.0, 0)
+        self._draw_parameters = self._lanes[0].device.sampling(1.0, 1.0, 0)
 
     def set_params(self, params: Any) -> None:
-        """See ``Sampler``."""
-        if self._new or self._running:
-            raise RuntimeError(
-                f"set_params with {len(self._new) + len(self._running)} requests under "
-                "way: expected none; wait for them, or cancel() them"
-            )
-        # Arrays that are on their devices already stay as they are.
-        placed = jax.device_put(params)
-        if not _same(placed, self._params):
-            self._params = placed
-            self._decoding = self._compiled.for_decoding(placed)
-        for lane in self._lanes:
-            lane.set_params(self._params, self._decoding)
-        for follower in self._followers:
-            follower.set_params(self._params)
+        """Uses new parameters, see ``Sampler``.
 
-    def lead(self, follower: WeightSubscriber) -> None:
-        """See ``Sampler``."""
-        self._followers.append(follower)
+        Args:
+          params: parameters of the model, on devices or on the host.
+
+        Raises:
+          RuntimeError: requests are under way.
+        """
+        if self._submitted or self._running:
+            raise RuntimeError(
+                f"set_params with {len(self._submitted) + len(self._running)} requests "
+                "under way: expected none; wait for them, or cancel() them"
+            )
+        # No copy for arrays that are on their devices already.
+        placed = jax.device_put(params)
+        # Unstacking copies all weights; the same arrays need it only once.
+        if not _same_arrays(placed, self._params):
+            self._params = placed
+            self._decode_params = self._compiled.for_decoding(placed)
+        for lane in self._lanes:
+            lane.set_params(self._params, self._decode_params)
+        for subscriber in self._subscribers:
+            subscriber.set_params(self._params)
+
+    def subscribe(self, subscriber: WeightSubscriber) -> None:
+        """Passes the parameters on, see ``Sampler``.
+
+        Args:
+          subscriber: whatever else runs the same policy.
+        """
+        self._subscribers.append(subscriber)
 
     def warm_up(self, *, filtered: bool = False) -> None:
-        """Compiles every program that sampling can need (top-p and top-k only with
-        ``filtered``), by running each on no rows; needs ``set_params`` first."""
+        """Compiles every program that sampling can need, by running each on no rows.
+
+        Args:
+          filtered: also compile the programs for top-p and top-k.
+
+        Raises:
+          ValueError: ``set_params`` has not been called.
+        """
         self._need_params()
         self._lanes[0].device.warm_up(filtered=filtered)  # the others run the same
-        for follower in self._followers:
-            follower.warm_up()
+        for subscriber in self._subscribers:
+            subscriber.warm_up()
 
     def generate(
         self,
@@ -214,17 +198,28 @@ class Engine:
         top_p: float = 1.0,
         top_k: int = 0,
     ) -> list[Generation]:
-        """See ``Sampler``."""
-        if self._new or self._running:
+        """Samples one turn for each request, see ``Sampler``.
+
+        Args:
+          requests: at most one for each slot.
+          temperature, top_p, top_k: as for ``submit``.
+
+        Returns:
+          Generations in the order of the requests.
+
+        Raises:
+          RuntimeError: other requests are under way.
+        """
+        if self._submitted or self._running:
             raise RuntimeError(
                 "generate while other requests are under way: expected none; use "
                 "submit() and wait(), or cancel() them"
             )
         self.submit(requests, temperature=temperature, top_p=top_p, top_k=top_k)
-        made: dict[int, Generation] = {}
+        generations: dict[int, Generation] = {}
         while ended := self.wait():
-            made |= {request.slot: generation for request, generation in ended}
-        return [made[request.slot] for request in requests]
+            generations |= {request.slot: generation for request, generation in ended}
+        return [generations[request.slot] for request in requests]
 
     def submit(
         self,
@@ -234,12 +229,20 @@ class Engine:
         top_p: float = 1.0,
         top_k: int = 0,
     ) -> None:
-        """See ``Sampler``."""
+        """Takes requests and returns at once, see ``Sampler``.
+
+        Args:
+          requests: each for a slot that has none under way.
+          temperature, top_p, top_k: how to draw, the same for all requests under way.
+
+        Raises:
+          ValueError: a request does not fit, or the drawing differs.
+        """
         self._check(requests)
         sampling = (temperature, top_p, top_k)
-        if not (self._new or self._running):
+        if not (self._submitted or self._running):
             self._sampling = sampling
-            self._drawing = self._lanes[0].device.sampling(*sampling)
+            self._draw_parameters = self._lanes[0].device.sampling(*sampling)
         if sampling != self._sampling:
             raise ValueError(
                 f"expected the temperature, top_p and top_k of the requests under way, "
@@ -248,54 +251,62 @@ class Engine:
         for request in requests:
             room = self.max_length - len(request.tokens)
             limit = min(request.max_new_tokens, room)
-            self._new.append(SampledTurn(request, self._tokenizer, self._tags, limit))
+            self._submitted.append(
+                SampledTurn(request, self._tokenizer, self._tags, limit)
+            )
 
     def wait(self) -> list[tuple[Request, Generation]]:
-        """See ``Sampler``. Comes back when so many requests have ended that their
-        successors fill the smallest prefill, or when half of them have."""
+        """Works until some requests have ended and returns them, see ``Sampler``.
+
+        It returns when enough requests have ended for their successors to fill the
+        smallest prefill, or when half of the running ones have.
+        """
         self._admit()
         while True:
-            going = [turn for turn in self._running if turn.open]
-            ended = len(self._running) - len(going)
-            if ended >= min(self._handed_over, -(-len(self._running) // 2)):
+            open_turns = [turn for turn in self._running if turn.open]
+            ended = len(self._running) - len(open_turns)
+            if ended >= min(self._min_ended, -(-len(self._running) // 2)):
                 return self._hand_over()
+            # Only here: between two chunks nothing is in flight on the devices.
             self.between()
             _, top_p, top_k = self._sampling
             filtered = top_p < 1 or top_k > 0
             calls = [
-                functools.partial(lane.decode, turns, self._drawing, filtered)
-                for lane, turns in self._by_lane(going)
+                functools.partial(lane.decode, turns, self._draw_parameters, filtered)
+                for lane, turns in self._by_lane(open_turns)
             ]
-            self._together(calls)
+            self._run_parallel(calls)
 
     def cancel(self) -> None:
         """See ``Sampler``."""
-        # What had been fed stays held; what is sampled behind it counts for nothing.
-        self._new, self._running = [], []
+        # The fed part of a context stays recorded as held. Sampled tokens never were
+        # recorded, so a later request overwrites them.
+        self._submitted, self._running = [], []
 
     def _hand_over(self) -> list[tuple[Request, Generation]]:
         ended = [turn for turn in self._running if not turn.open]
         self._running = [turn for turn in self._running if turn.open]
         for turn in ended:
+            # Only now, since the end of the text decides which ids the slot may claim.
             self._lane(turn).ended(turn)
             self.counters.tokens_generated += len(turn.tokens)
         return [(turn.request, turn.result()) for turn in ended]
 
     def _admit(self) -> None:
         """Brings every new slot to all of its context but the last token."""
-        if not self._new:
+        if not self._submitted:
             return
-        requests = [turn.request for turn in self._new]
+        requests = [turn.request for turn in self._submitted]
         calls = [
             functools.partial(lane.admit, [turn.request for turn in turns])
-            for lane, turns in self._by_lane(self._new)
+            for lane, turns in self._by_lane(self._submitted)
         ]
-        fed = sum(self._together(calls))
+        fed = sum(self._run_parallel(calls))
         self.counters.tokens_fed += sum(len(r.tokens) for r in requests)
         # The last id of each context is computed by the first decode step.
         self.counters.tokens_prefilled += fed + len(requests)
-        self._running += self._new
-        self._new = []
+        self._running += self._submitted
+        self._submitted = []
 
     def _lane(self, turn: SampledTurn) -> Lane:
         return self._lanes[turn.slot * len(self._lanes) // self.slots]
@@ -303,7 +314,7 @@ class Engine:
     def _by_lane(
         self, turns: Sequence[SampledTurn]
     ) -> list[tuple[Lane, list[SampledTurn]]]:
-        """Lanes that have some of the turns, with these."""
+        """Lanes that have some of the turns, each with its turns."""
         groups: dict[Lane, list[SampledTurn]] = {}
         for turn in turns:
             groups.setdefault(self._lane(turn), []).append(turn)
@@ -320,16 +331,109 @@ class Engine:
         slots = [request.slot for request in requests]
         if len(set(slots)) != len(slots):
             raise ValueError(f"expected one request a slot, got the slots {slots}")
-        taken = {turn.slot for turn in (*self._new, *self._running)} & set(slots)
-        if taken:
+        busy = {turn.slot for turn in (*self._submitted, *self._running)} & set(slots)
+        if busy:
             raise ValueError(
-                f"expected slots with no request under way, got {sorted(taken)}; wait "
+                f"expected slots with no request under way, got {sorted(busy)}; wait "
                 "for those first"
             )
         check_fit(requests, self.slots, self.max_length)
 
 
-def _same(params: Any, others: Any) -> bool:
-    """Whether these are the very same arrays."""
+class Lane:
+    """A contiguous group of slots with one cache, and a record of what the cache holds.
+
+    Args:
+      device: the cache and the compiled programs that work on it.
+      first: number of the lane's first slot among all slots of the engine.
+    """
+
+    def __init__(self, device: DeviceSlots, first: int) -> None:
+        self.device, self._first = device, first
+        self._held = HeldContexts(device.shapes.slots)
+
+    def set_params(self, params: Any, decode_params: Any) -> None:
+        """Uses new parameters from now on and forgets everything that is cached.
+
+        Args:
+          params: the parameters, on their devices.
+          decode_params: the same parameters as ``EnginePrograms.for_decoding`` returns
+            them.
+        """
+        self.device.set_params(params, decode_params)
+        self._held = HeldContexts(self.device.shapes.slots)
+
+    def admit(self, requests: Sequence[Request]) -> int:
+        """Brings slots to all of their contexts but the last id.
+
+        Args:
+          requests: new requests, all of them for slots of this lane.
+
+        Returns:
+          Number of ids that had to be computed.
+        """
+        local_requests = [r._replace(slot=r.slot - self._first) for r in requests]
+        reuse, shapes = self._held.reuse(local_requests), self.device.shapes
+        stages = prefill.plan(local_requests, reuse, self._held.ids(), shapes)
+        # Before the prefill runs: if it fails, the record claims too little, never too
+        # much.
+        self._held.trim(reuse)
+        for stage in stages:
+            # A stage's rows may build on its copies, so the copies come first.
+            if stage.copies:
+                self.device.copy(stage.copies, stage.end)
+            self.device.prefill(stage.rows)
+        self._held.feed(local_requests)
+        return sum(len(row.tokens) for stage in stages for row in stage.rows)
+
+    def decode(
+        self, turns: Sequence[SampledTurn], draw_parameters: Any, filtered: bool
+    ) -> None:
+        """Samples one chunk of each turn and appends it to the turn.
+
+        Args:
+          turns: open turns in slots of this lane.
+          draw_parameters: temperature, top-p and top-k, on the devices.
+          filtered: whether top-p or top-k is on.
+        """
+        chunks = self.device.decode(turns, self._first, draw_parameters, filtered)
+        for turn, (tokens, log_probs) in zip(turns, chunks, strict=True):
+            turn.add(tokens, log_probs)
+
+    def ended(self, turn: SampledTurn) -> None:
+        """Records that the slot of an ended turn now holds what was sampled.
+
+        Args:
+          turn: the turn, cut where its text ends.
+        """
+        self._held.grow(turn.slot - self._first, turn.context, turn.tokens)
+
+
+class LaneThreads:
+    """Runs calls at the same time, each in a thread of its own.
+
+    Args:
+      threads: the most calls at a time; with 1 they run in the caller's thread.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = (
+            concurrent.futures.ThreadPoolExecutor(threads) if threads > 1 else None
+        )
+
+    def __call__(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Returns the results in order, or raises the first error after all calls have
+        ended."""
+        if self._pool is None or len(calls) < 2:
+            return [call() for call in calls]
+        futures = [self._pool.submit(call) for call in calls]
+        # An error must not leave other lanes computing while the caller cleans up.
+        concurrent.futures.wait(futures)
+        return [future.result() for future in futures]
+
+
+def _same_arrays(params: Any, others: Any) -> bool:
+    """Whether both trees hold the very same arrays."""
+    # Identity, not equality: comparing values would read every weight.
     same_tree = jax.tree.structure(params) == jax.tree.structure(others)
     return same_tree and jax.tree.all(jax.tree.map(operator.is_, params, others))

@@ -1,10 +1,10 @@
-"""JSON over HTTP to one server: a time limit, some retries, and errors in words.
+"""JSON calls to one HTTP server, and the form of a completions request.
 
-What is asked of an OpenAI-compatible completions server, and what it answers.
+Every call has a time limit and some retries, and its errors say what to change.
 
 The form is that of vLLM and of newer SGLang: prompts as token ids, and sampled ids in
 the answer (``return_token_ids``, or log-prob entries named "token_id:17"). Text is
-never turned back into ids: it may have been spelled with others.
+never turned back into ids, since the policy may have spelled it with other ones.
 """
 
 from __future__ import annotations
@@ -32,19 +32,16 @@ HINTS = {
     403: "; it refuses this key: see config.engine.http.api_key_env",
     404: "; see config.engine.http.model, and config.engine.http.url or .reload",
 }
-
-
-class ServerError(RuntimeError):
-    """The server's answer cannot be used, and asking again would not help."""
-
-
-class ServerFaultError(ServerError):
-    """No usable answer within the time limit and all retries; the next may do."""
-
-
-class Reply(NamedTuple):
-    status: int
-    body: bytes
+ID_PREFIX = "token_id:"
+NO_IDS = (
+    "the server sent no token ids. It must know return_token_ids (a recent vLLM or "
+    "SGLang does), or be started so that log-prob entries are named by id (vLLM: "
+    "--return-tokens-as-token-ids)"
+)
+NO_LOG_PROBS = (
+    "the server sent no log-prob for each sampled token. It must serve `logprobs` in "
+    "/v1/completions (vLLM: --max-logprobs of at least 1)"
+)
 
 
 class JsonClient:
@@ -73,14 +70,24 @@ class JsonClient:
         self._timeout, self._retries, self._pause = timeout_s, retries, pause_s
 
     def get(self, path: str, *, retries: int | None = None) -> Any:
-        """The answer of a GET; errors as ``post``."""
+        """Returns the JSON answer of a GET; it raises what ``post`` raises.
+
+        Args:
+          path: with its leading slash.
+          retries: further tries; None for the client's own number.
+        """
         return self._call("GET", path, None, self._timeout, retries)
 
     def post(self, path: str, body: Any, *, timeout_s: float | None = None) -> Any:
-        """The answer to a JSON body; None where the server answers with nothing.
+        """Returns the JSON answer to a JSON body, or None if the server sends no body.
+
+        Args:
+          path: with its leading slash.
+          body: what to send.
+          timeout_s: seconds for one try; None for the client's own limit.
 
         Raises:
-          ServerFaultError: all tries failed, the last one as the message says.
+          ServerFaultError: all tries failed; the message says how the last one did.
           ServerError: the server refuses the request.
         """
         return self._call("POST", path, body, timeout_s or self._timeout, None)
@@ -94,9 +101,11 @@ class JsonClient:
         retries: int | None,
     ) -> Any:
         retries = self._retries if retries is None else retries
-        for failed in range(retries + 1):
-            if failed:
-                time.sleep(min(self._pause * 2 ** (failed - 1), LONGEST_PAUSE_S))
+        for attempt in range(retries + 1):
+            if attempt:
+                # Doubling pauses give a server that restarts time, up to a bound that
+                # stays bearable.
+                time.sleep(min(self._pause * 2 ** (attempt - 1), LONGEST_PAUSE_S))
             try:
                 return self._once(method, path, body, timeout_s)
             except ServerFaultError as error:
@@ -120,11 +129,14 @@ class JsonClient:
         except (OSError, http.client.HTTPException) as error:
             why = str(error) or type(error).__name__
             raise ServerFaultError(f"no answer: {why}") from error
+        # Busy or broken: the same request may succeed later.
         if reply.status == BUSY or reply.status >= FIRST_SERVER_ERROR:
-            raise ServerFaultError(self._said(reply))
+            raise ServerFaultError(self._describe(reply))
         if not 200 <= reply.status < 300:
             hint = HINTS.get(reply.status, "")
-            raise ServerError(f"{method} {self.url}{path}: {self._said(reply)}{hint}")
+            raise ServerError(
+                f"{method} {self.url}{path}: {self._describe(reply)}{hint}"
+            )
         try:
             return json.loads(reply.body) if reply.body else None
         except ValueError as error:
@@ -133,7 +145,7 @@ class JsonClient:
                 f"the answer of {len(reply.body)} bytes is no whole JSON ({error})"
             ) from error
 
-    def _said(self, reply: Reply) -> str:
+    def _describe(self, reply: Reply) -> str:
         text = reply.body.decode(errors="replace")
         try:
             content = json.loads(text)
@@ -142,19 +154,46 @@ class JsonClient:
         except (ValueError, KeyError, AttributeError):
             pass  # not in the form of this API: show it as it is
         if self._key:
+            # A server may repeat the request's headers in its message.
             text = text.replace(self._key, "***")
         return f"status {reply.status}: {' '.join(text.split())[:SHOWN_CHARS]}"
+
+
+class ServerError(RuntimeError):
+    """The server's answer cannot be used, and asking again would not help."""
+
+
+class ServerFaultError(ServerError):
+    """No usable answer within the time limit and all retries; the next request may get
+    one."""
+
+
+class Reply(NamedTuple):
+    """A status code and the whole body of an answer."""
+
+    status: int
+    body: bytes
 
 
 def exchange(
     method: str, url: str, headers: dict[str, str], body: bytes | None, timeout_s: float
 ) -> Reply:
-    """One request on a connection of its own; proxies and redirects are not followed.
+    """Makes one request on a connection of its own; proxies and redirects are not
+    followed.
 
-    Raises TimeoutError where the whole takes longer than ``timeout_s`` (and where a
-    host has several addresses, as long for each that is tried in vain), OSError or
-    HTTPException where the connection fails.
+    Args:
+      method: "GET" or "POST".
+      url: of the server and the path.
+      headers: sent as they are.
+      body: JSON bytes, or None.
+      timeout_s: seconds for the whole exchange. If a host has several addresses, each
+        one that is tried in vain may take as long again.
+
+    Raises:
+      TimeoutError: it takes longer.
+      OSError, HTTPException: the connection fails.
     """
+    # One deadline for all: a socket's own timeout starts anew with each read.
     deadline = time.monotonic() + timeout_s
     parts = urllib.parse.urlsplit(url)
     kind = http.client.HTTPSConnection
@@ -164,6 +203,7 @@ def exchange(
     connection.response_class = functools.partial(_Response, deadline=deadline)
     try:
         connection.connect()
+        # What connecting took is taken off the time for sending and waiting.
         connection.sock.settimeout(_left(deadline))
         connection.request(method, parts.path, body, headers)
         response = connection.getresponse()
@@ -173,7 +213,7 @@ def exchange(
 
 
 class _Response(http.client.HTTPResponse):
-    """One whose status, headers and body must all have come by ``deadline``."""
+    """A response whose status, headers and body must all have come by ``deadline``."""
 
     def __init__(self, sock: Any, *args: Any, deadline: float, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
@@ -181,8 +221,11 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Reader(io.RawIOBase):
-    """Reads ``file`` of a socket. A timeout of a socket is one of each read: what drips
-    in needs another, less each time."""
+    """Reads the file of a socket until a deadline.
+
+    A timeout of a socket holds for each read alone. An answer that drips in needs many
+    reads, so each gets only the time that is left.
+    """
 
     def __init__(self, file: Any, socket: Any, deadline: float) -> None:
         self._file, self._socket, self._deadline = file, socket, deadline
@@ -200,22 +243,10 @@ class _Reader(io.RawIOBase):
 
 
 def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+    seconds_left = deadline - time.monotonic()
+    if seconds_left <= 0:
         raise TimeoutError("the time is over")
-    return left
-
-
-ID_PREFIX = "token_id:"
-NO_IDS = (
-    "the server sent no token ids. It must know return_token_ids (a recent vLLM or "
-    "SGLang does), or be started so that log-prob entries are named by id (vLLM: "
-    "--return-tokens-as-token-ids)"
-)
-NO_LOG_PROBS = (
-    "the server sent no log-prob for each sampled token. It must serve `logprobs` in "
-    "/v1/completions (vLLM: --max-logprobs of at least 1)"
-)
+    return seconds_left
 
 
 class RequestSampling(NamedTuple):
@@ -227,20 +258,20 @@ class RequestSampling(NamedTuple):
 
 
 class CompletionAnswer(NamedTuple):
-    """tokens and their f32 log-probs as sampled, before anything is cut off; finish:
-    "stop" or "length", as the server has it; computed: prompt tokens that it computed,
-    not taken from a cache, as far as it says."""
+    """One answer, as sampled, before anything is cut off.
+
+    Attributes:
+      tokens: sampled ids.
+      log_probs: f32, one for each of them.
+      finish: "stop" or "length", as the server says.
+      computed: prompt tokens that it computed and did not take from a cache, as far as
+        it says.
+    """
 
     tokens: list[int]
     log_probs: np.ndarray
     finish: str
     computed: int
-
-
-def seed_of(key: np.ndarray) -> int:
-    """A seed below 2^63 (the most that servers take) from the key of a turn."""
-    high, low = (int(word) for word in key)
-    return (high << 32 | low) & (2**63 - 1)
 
 
 def request_body(
@@ -252,10 +283,18 @@ def request_body(
     tags: Sequence[str],
     stop_ids: Sequence[int],
 ) -> dict[str, Any]:
-    """The body of one request.
+    """Returns the body of one request.
 
-    Everything that shapes the distribution is said, because servers fill in what is
-    not from the model's own generation_config.json.
+    Every field that shapes the distribution is set, because servers fill in missing
+    ones from the model's own generation_config.json.
+
+    Args:
+      request: the turn to sample.
+      sampling: how to draw.
+      model: the name under which the server knows the model.
+      max_tokens: the most tokens to sample.
+      tags: texts that end a turn.
+      stop_ids: ids that end a turn.
     """
     return {
         "model": model,
@@ -266,15 +305,20 @@ def request_body(
         "seed": seed_of(request.key),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
+        # Servers turn top-k off with -1, this program with 0.
         "top_k": sampling.top_k or -1,
         "min_p": 0.0,
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
+        # The log-prob of each sampled token: the loss needs it as behaviour log-prob.
         "logprobs": 1,
+        # Either is enough; an answer that shows ids in neither form is refused when
+        # read.
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
         "stop": list(tags),
+        # The tag that ends a turn is part of the turn.
         "include_stop_str_in_output": True,
         "stop_token_ids": list(stop_ids),
         "no_stop_trim": True,  # SGLang: the token that ends a turn stays in the ids
@@ -284,10 +328,24 @@ def request_body(
     }
 
 
+def seed_of(key: np.ndarray) -> int:
+    """Returns a seed below 2^63 (the most that servers take) from the ``key`` of a
+    turn."""
+    # Both words of the key count, so that seeds of different turns differ.
+    high, low = (int(word) for word in key)
+    return (high << 32 | low) & (2**63 - 1)
+
+
 def read_answer(
     content: Any, prompt: Sequence[int], *, vocab_size: int, max_tokens: int
 ) -> CompletionAnswer:
-    """Checks and takes apart one answer.
+    """Checks one answer and takes it apart.
+
+    Args:
+      content: the JSON body.
+      prompt: the ids that were sent.
+      vocab_size: ids must be below it.
+      max_tokens: the most that were asked for.
 
     Raises:
       ServerError: it lacks ids or log-probs, or they cannot be of this policy.
@@ -299,10 +357,10 @@ def read_answer(
     _check_prompt(choice, content, prompt)
     tokens = _tokens(choice)
     log_probs = _log_probs(choice, len(tokens))
-    wrong = [t for t in tokens if not 0 <= t < vocab_size]
-    if wrong:
+    unknown = [t for t in tokens if not 0 <= t < vocab_size]
+    if unknown:
         raise ServerError(
-            f"the server sampled the id {wrong[0]}, expected ids below {vocab_size}: "
+            f"the server sampled the id {unknown[0]}, expected ids below {vocab_size}: "
             "it serves another model or another vocabulary than config.policy"
         )
     if not 1 <= len(tokens) <= max_tokens:
@@ -313,7 +371,12 @@ def read_answer(
 
 
 def end_at_stop(answer: CompletionAnswer, tokenizer: Tokenizer) -> CompletionAnswer:
-    """Drops what a server sampled behind the first stop id."""
+    """Drops what a server sampled after the first stop id.
+
+    Args:
+      answer: as read.
+      tokenizer: knows the stop ids.
+    """
     ends = (i for i, t in enumerate(answer.tokens, 1) if t in tokenizer.stop_ids)
     end = next(ends, len(answer.tokens))
     return answer._replace(tokens=answer.tokens[:end], log_probs=answer.log_probs[:end])
@@ -333,13 +396,14 @@ def _only_choice(content: Any) -> Mapping[str, Any]:
 
 
 def _check_prompt(choice: Mapping, content: Mapping, prompt: Sequence[int]) -> None:
-    """The ids that the server says it read are those that were sent."""
-    read = choice.get("prompt_token_ids")
-    if read is not None and read != list(prompt):
+    """Checks that the ids that the server read are those that were sent."""
+    echoed = choice.get("prompt_token_ids")
+    if echoed is not None and echoed != list(prompt):
         raise ServerError(
-            f"the server read {len(read)} prompt ids that are not the {len(prompt)} "
+            f"the server read {len(echoed)} prompt ids that are not the {len(prompt)} "
             "sent: it cuts prompts off or adds to them"
         )
+    # Not every server repeats the ids, but most count them.
     usage = content.get("usage")
     counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     if isinstance(counted, int) and counted != len(prompt):
@@ -352,6 +416,7 @@ def _check_prompt(choice: Mapping, content: Mapping, prompt: Sequence[int]) -> N
 def _tokens(choice: Mapping[str, Any]) -> list[int]:
     tokens = choice.get("token_ids")
     if tokens is None:
+        # Servers without token_ids can name log-prob entries by id.
         names = _entries(choice).get("tokens")
         names = names if isinstance(names, list) else []
         parts = [str(name).removeprefix(ID_PREFIX) for name in names]
@@ -373,9 +438,10 @@ def _log_probs(choice: Mapping[str, Any], count: int) -> np.ndarray:
             f"{count} ids came with {len(values)} log-probs; the server must leave the "
             "token that ends a turn in both (SGLang: it must know no_stop_trim)"
         )
-    bad = [v for v in values if not (math.isfinite(v) and v <= 1e-3)]
-    if bad:
-        raise ServerError(f"expected log-probs of at most 0, got {bad[0]}")
+    # Rounding may leave a certain token slightly above 0.
+    impossible = [v for v in values if not (math.isfinite(v) and v <= 1e-3)]
+    if impossible:
+        raise ServerError(f"expected log-probs of at most 0, got {impossible[0]}")
     return np.asarray(values, np.float32)
 
 
@@ -388,4 +454,5 @@ def _computed(content: Mapping[str, Any], count: int) -> int:
     usage = content.get("usage")
     details = usage.get("prompt_tokens_details") if isinstance(usage, Mapping) else None
     cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    # Without a count, all of the prompt is taken as computed.
     return count - cached if isinstance(cached, int) else count

@@ -1,13 +1,12 @@
 """An engine on another machine: an OpenAI-compatible server samples the turns.
 
-Token ids go out, token ids and their log-probs come back; a turn is cut by the same
-rules as in the local engine. Requests run at the same time, each in a thread, so the
-server can batch them; which tokens a request gets depends on its own seed, as far as
-the server is deterministic.
+Token ids go out; token ids and their log-probs come back. A turn is cut by the same
+rules as in the local engine. Requests run at the same time, each in a thread, so that
+the server can batch them. Which tokens a request gets depends on its own seed, as far
+as the server is deterministic.
 
-Calls that wait for others, at the same time and off the main thread.
-
-How new weights reach a server: as a model directory that it is told to read.
+New weights reach the server as a model directory that it is asked to read
+(``DirectoryPublisher``).
 """
 
 from __future__ import annotations
@@ -47,85 +46,16 @@ from mempo_jax.rollout.sampler import (
 )
 from mempo_jax.rollout.time_limits import get, nothing
 
-
-class RequestThreads:
-    """Makes calls in threads that end when there is nothing left to call.
-
-    They are daemons: an exit must not wait for a call that hangs.
-
-    Args:
-      most: threads at one time.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._queued: collections.deque[Callable[[], None]] = collections.deque()
-        self.threads = 0
-
-    def start(self, call: Callable[[], None]) -> None:
-        """Makes the call as soon as a thread is free; it must not raise."""
-        with self._lock:
-            self._queued.append(call)
-            more = self.threads < self._most
-            self.threads += more
-        if more:
-            threading.Thread(target=self._work, daemon=True).start()
-
-    def drop(self) -> None:
-        """Forgets the calls that have not begun."""
-        with self._lock:
-            self._queued.clear()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._queued:
-                    self.threads -= 1
-                    return
-                call = self._queued.popleft()
-            call()
-
-
+# Completions, not chat: the context is a list of ids that the server must not template.
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
 MOST_FAULTS = 8  # requests in a row that fail before the server counts as gone
-
-
-class _Ticket(NamedTuple):
-    """A request under way: its place in the order of submission, and its round."""
-
-    place: int
-    round: int
-    request: Request
-    sampling: RequestSampling
-
-
-def check_served(client: JsonClient, model: str) -> None:
-    """Asks a server once for the names it serves; this changes nothing there.
-
-    Args:
-      client: of the server.
-      model: the name that must be among them.
-
-    Raises:
-      ServerError: nothing answers, or ``model`` is not served.
-    """
-    content = client.get(MODELS, retries=0)
-    try:
-        names = [str(entry["id"]) for entry in content["data"]]
-    except (TypeError, KeyError) as error:
-        raise ServerError(
-            f"{client.url}{MODELS}: expected a list of models, got "
-            f"{content!r:.200}; is it an OpenAI-compatible server?"
-        ) from error
-    if model not in names:
-        raise ServerError(
-            f"{client.url} serves {names}, not {model!r} (config.engine.http.model)"
-        )
+DIRECTORY = "{directory}"  # in a body: the path of the directory that was written
+WEIGHTS = "model.safetensors"
+LOCK = "mempo.lock"
 
 
 class HttpEngine:
-    """A ``Sampler`` over HTTP.
+    """A ``Sampler`` whose turns an HTTP server samples.
 
     Args:
       client: the server.
@@ -137,6 +67,11 @@ class HttpEngine:
       closing_tags: texts that end a turn.
       max_concurrent: requests sent at the same time.
       publish: makes the server use parameters; None: its weights stay as they are.
+
+    Attributes:
+      slots, max_length: as above.
+      counters: work done so far.
+      between: called while ``wait`` waits; what it raises ends that.
     """
 
     def __init__(
@@ -158,23 +93,29 @@ class HttpEngine:
         self._publish = publish
         self.counters, self.between = Counters(), nothing
         self._published: list[Any] | None = None  # leaves of what the server has
-        self._followers: list[WeightSubscriber] = []
-        self._daemons = RequestThreads(max_concurrent)
+        self._subscribers: list[WeightSubscriber] = []
+        self._threads = RequestThreads(max_concurrent)
         self._done: queue.SimpleQueue = queue.SimpleQueue()
         self._open: dict[int, _Ticket] = {}  # by slot
-        self._round = self._placed = self._faults = 0
+        self._round = self._submissions = self._faults = 0
 
     def check_model(self) -> None:
         """Asks the server once for the names it serves.
 
-        Raises ServerError where nothing answers, or where ``model`` is not among them.
+        Raises:
+          ServerError: nothing answers, or ``model`` is not among the names.
         """
         check_served(self._client, self._model)
 
     def set_params(self, params: Any) -> None:
-        """See ``Sampler``; the server has the new weights when this returns.
+        """Publishes new parameters; when it returns, the server has the new weights.
 
-        Raises ServerError where they did not reach the server.
+        Args:
+          params: parameters of the model.
+
+        Raises:
+          RuntimeError: requests are under way.
+          ServerError: the weights did not reach the server.
         """
         if self._open:
             raise RuntimeError(
@@ -183,22 +124,35 @@ class HttpEngine:
             )
         if self._publish is not None:
             leaves = jax.tree.leaves(params)
-            # The same arrays may come in another tree.
-            known = self._published is not None and len(leaves) == len(self._published)
-            if not known or any(map(operator.is_not, leaves, self._published)):
+            # Compared by leaf: the same arrays may come in another tree.
+            comparable = self._published is not None and len(leaves) == len(
+                self._published
+            )
+            # Identity of arrays: publishing writes all weights to disk, so it is worth
+            # skipping.
+            if not comparable or any(map(operator.is_not, leaves, self._published)):
                 self._published = None  # unless all goes well, another call tries again
                 self._publish(params)
                 self._published = leaves
-        for follower in self._followers:
-            follower.set_params(params)
+        for subscriber in self._subscribers:
+            subscriber.set_params(params)
 
-    def lead(self, follower: WeightSubscriber) -> None:
-        self._followers.append(follower)
+    def subscribe(self, subscriber: WeightSubscriber) -> None:
+        """Passes the parameters on, see ``Sampler``.
+
+        Args:
+          subscriber: whatever else runs the same policy.
+        """
+        self._subscribers.append(subscriber)
 
     def warm_up(self, *, filtered: bool = False) -> None:
-        """Warms the followers up; the server has its own start behind it."""
-        for follower in self._followers:
-            follower.warm_up()
+        """Warms the subscribers up; the server has started long before.
+
+        Args:
+          filtered: changes nothing here.
+        """
+        for subscriber in self._subscribers:
+            subscriber.warm_up()
 
     def submit(
         self,
@@ -208,25 +162,36 @@ class HttpEngine:
         top_p: float = 1.0,
         top_k: int = 0,
     ) -> None:
-        """See ``Sampler``."""
+        """Takes requests and sends them from threads, see ``Sampler``.
+
+        Args:
+          requests: each for a slot that has none under way.
+          temperature, top_p, top_k: how to draw, the same for all requests under way.
+
+        Raises:
+          ValueError: a request does not fit, or the sampling differs.
+        """
         sampling = RequestSampling(temperature, top_p, top_k)
         self._check(requests, sampling)
         for request in requests:
-            ticket = _Ticket(self._placed, self._round, request, sampling)
-            self._placed += 1
+            ticket = _Ticket(self._submissions, self._round, request, sampling)
+            self._submissions += 1
             self._open[request.slot] = ticket
             self.counters.tokens_fed += len(request.tokens)
-            self._daemons.start(functools.partial(self._serve, ticket))
+            self._threads.start(functools.partial(self._serve, ticket))
 
     def wait(self) -> list[tuple[Request, Generation | SamplingFault]]:
-        """See ``Sampler``; what comes is as the network has it.
+        """Waits for answers, see ``Sampler``; they come in the order that the network
+        gives.
 
-        Raises ServerError on an answer that no further one would mend, and where
-        ``MOST_FAULTS`` requests in a row got none.
+        Raises:
+          ServerError: an answer that no further request would mend, or ``MOST_FAULTS``
+            requests in a row that got none.
         """
         ended: list[tuple[_Ticket, Generation | SamplingFault]] = []
         while self._open and not (ended and self._done.empty()):
             ticket, result, computed = get(self._done, self.between)
+            # An answer to a request of a round that was cancelled.
             if ticket.round != self._round:
                 continue  # of a round that was cancelled
             del self._open[ticket.request.slot]
@@ -235,12 +200,15 @@ class HttpEngine:
                 self.counters.tokens_prefilled += computed
                 self.counters.tokens_generated += len(result.tokens)
             ended.append((ticket, result))
+        # By submission, so that what follows does not depend on which answer came
+        # first.
         ended.sort(key=lambda pair: pair[0].place)
         return [(ticket.request, result) for ticket, result in ended]
 
     def cancel(self) -> None:
-        """See ``Sampler``; what the server is at is not stopped, but not looked at."""
-        self._daemons.drop()
+        """Forgets all requests under way; the server is not stopped, but its answers
+        are ignored."""
+        self._threads.drop()
         self._open.clear()
         self._round += 1
 
@@ -252,18 +220,30 @@ class HttpEngine:
         top_p: float = 1.0,
         top_k: int = 0,
     ) -> list[Generation]:
-        """See ``Sampler``; raises SamplingFault where a request could not be served."""
+        """Samples one turn for each request, see ``Sampler``.
+
+        Args:
+          requests: at most one for each slot.
+          temperature, top_p, top_k: as for ``submit``.
+
+        Returns:
+          Generations in the order of the requests.
+
+        Raises:
+          RuntimeError: other requests are under way.
+          SamplingFault: a request could not be served.
+        """
         if self._open:
             raise RuntimeError(f"{len(self._open)} other requests are under way")
         self.submit(requests, temperature=temperature, top_p=top_p, top_k=top_k)
-        made = {}
+        generations = {}
         while self._open:
             for request, result in self.wait():
                 if isinstance(result, SamplingFault):
                     self.cancel()
                     raise result
-                made[request.slot] = result
-        return [made[request.slot] for request in requests]
+                generations[request.slot] = result
+        return [generations[request.slot] for request in requests]
 
     def _serve(self, ticket: _Ticket) -> None:
         try:
@@ -281,6 +261,8 @@ class HttpEngine:
         room = self.max_length - len(request.tokens)
         limit = min(request.max_new_tokens, room)
         turn = SampledTurn(request, self._tokenizer, self._tags, limit)
+        # No room, so nothing to ask a server for; the local engine returns an empty
+        # turn too.
         if limit < 1:
             return turn.result(), 0
         content = self._client.post(
@@ -297,8 +279,10 @@ class HttpEngine:
         answer = read_answer(
             content, request.tokens, vocab_size=self._vocab_size, max_tokens=limit
         )
-        kept = end_at_stop(answer, self._tokenizer)
-        turn.add(kept.tokens, kept.log_probs)
+        ended_answer = end_at_stop(answer, self._tokenizer)
+        # The same cut as in the local engine: servers differ in what they keep after an
+        # end.
+        turn.add(ended_answer.tokens, ended_answer.log_probs)
         if turn.open:
             raise ServerError(
                 f"the server ended a turn ({answer.finish!r}) after "
@@ -315,6 +299,8 @@ class HttpEngine:
             self._faults = 0
             return
         if isinstance(result, SamplingFault):
+            # A single fault costs one trajectory; a server that is gone would fail all
+            # of them.
             self._faults += 1
             if self._faults < MOST_FAULTS:
                 return
@@ -340,43 +326,105 @@ class HttpEngine:
         check_fit(requests, self.slots, self.max_length)
 
 
-DIRECTORY = "{directory}"  # in a body: the path of the directory that was written
-WEIGHTS = "model.safetensors"
-LOCK = "mempo.lock"
+class _Ticket(NamedTuple):
+    """A request under way.
 
-
-class Call(NamedTuple):
-    """A POST: its path, and its JSON body (None: an empty one)."""
-
-    path: str
-    body: Any
-
-
-def read_call(text: str) -> Call:
-    """A call from one line: "/path" or "/path {json}".
-
-    Raises ValueError on another form.
+    place: in the order of submission. round: increases with each ``cancel``.
     """
-    path, _, body = text.strip().partition(" ")
-    if not path.startswith("/"):
-        raise ValueError(f"expected '/path' or '/path {{json}}', got {text!r}")
+
+    place: int
+    round: int
+    request: Request
+    sampling: RequestSampling
+
+
+def check_served(client: JsonClient, model: str) -> None:
+    """Asks a server once for the names it serves; this changes nothing there.
+
+    Args:
+      client: of the server.
+      model: the name that must be among them.
+
+    Raises:
+      ServerError: nothing answers, or ``model`` is not served.
+    """
+    # No retries: this runs before anything expensive, and a wrong address should show
+    # at once.
+    content = client.get(MODELS, retries=0)
     try:
-        return Call(path, json.loads(body) if body.strip() else None)
-    except ValueError as error:
-        raise ValueError(f"{text!r}: the body is no JSON ({error})") from error
+        names = [str(entry["id"]) for entry in content["data"]]
+    except (TypeError, KeyError) as error:
+        raise ServerError(
+            f"{client.url}{MODELS}: expected a list of models, got "
+            f"{content!r:.200}; is it an OpenAI-compatible server?"
+        ) from error
+    if model not in names:
+        raise ServerError(
+            f"{client.url} serves {names}, not {model!r} (config.engine.http.model)"
+        )
+
+
+class RequestThreads:
+    """Makes calls in threads, which end when there is nothing left to call.
+
+    They are daemons: an exit must not wait for a call that hangs.
+
+    Args:
+      most: threads at one time.
+
+    Attributes:
+      threads: running threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._queued: collections.deque[Callable[[], None]] = collections.deque()
+        self.threads = 0
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Makes a call as soon as a thread is free.
+
+        Args:
+          call: what to call; it must not raise.
+        """
+        # Counted under the lock, so that a thread that is about to end is not counted
+        # on.
+        with self._lock:
+            self._queued.append(call)
+            starts_thread = self.threads < self._most
+            self.threads += starts_thread
+        if starts_thread:
+            # ``concurrent.futures`` would join its threads at exit, hanging calls
+            # included.
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def drop(self) -> None:
+        """Forgets the calls that have not begun."""
+        with self._lock:
+            self._queued.clear()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queued:
+                    self.threads -= 1
+                    return
+                call = self._queued.popleft()
+            call()
 
 
 class DirectoryPublisher:
-    """Writes the policy, then has the server read it.
+    """Writes the policy's weights and then has the server read them.
 
     From its first call on, other processes' publishers are kept out of the directory:
-    the server would serve one run's weights to the other.
+    the server would otherwise serve one run's weights to the other.
 
     Args:
       client: the server.
-      directory: written anew with every call; this program's own.
-      save: writes a Hugging Face directory with some parameters.
-      calls: made in order behind each writing; "{directory}" in a body stands for the
+      directory: written anew with every call; used by this program alone.
+      save: writes parameters as a Hugging Face directory.
+      calls: made in order after each writing; "{directory}" in a body becomes the
         absolute path.
       timeout_s: seconds for each of these calls.
     """
@@ -395,15 +443,20 @@ class DirectoryPublisher:
         self._lock: Any = None  # an open file; the system frees it with the process
 
     def __call__(self, params: Any) -> None:
-        """Returns when the server has read these parameters.
+        """Publishes parameters and returns when the server has read them.
 
-        Raises ServerError where it did not, or where another process publishes here.
+        Args:
+          params: parameters of the model.
+
+        Raises:
+          ServerError: the server did not read them, or another process publishes here.
         """
         self._keep_others_out()
         self._save(self._directory, params)
         for call in self._calls:
             body = _filled(call.body, str(self._directory))
             content = self._client.post(call.path, body, timeout_s=self._timeout)
+            # A server may report a failed update in its body alone, with status 200.
             if isinstance(content, dict) and content.get("success") is False:
                 raise ServerError(
                     f"POST {self._client.url}{call.path}: the server did not take the "
@@ -431,16 +484,47 @@ class DirectoryPublisher:
 
 
 def check_directory(directory: pathlib.Path) -> None:
-    """Raises ValueError where the directory has weights that would stand beside ours:
-    a server could go on reading those."""
+    """Refuses a directory that has other weights: a server could go on reading those.
+
+    Args:
+      directory: where the weights will be written.
+
+    Raises:
+      ValueError: it names the files.
+    """
     kinds = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.gguf")
-    found = {path.name for kind in kinds for path in directory.glob(kind)}
-    if others := sorted(found - {WEIGHTS}):
+    weight_files = {path.name for kind in kinds for path in directory.glob(kind)}
+    if foreign := sorted(weight_files - {WEIGHTS}):
         raise ValueError(
-            f"{directory} holds {', '.join(others[:3])}, which the server could read "
+            f"{directory} holds {', '.join(foreign[:3])}, which the server could read "
             f"in place of the {WEIGHTS} that is written there; expected a directory "
             "of its own: a new one, or a model in a single file"
         )
+
+
+class Call(NamedTuple):
+    """A POST: its path, and its JSON body (None: an empty one)."""
+
+    path: str
+    body: Any
+
+
+def read_call(text: str) -> Call:
+    """Reads a call from one line: "/path" or "/path {json}".
+
+    Args:
+      text: the line.
+
+    Raises:
+      ValueError: it has another form.
+    """
+    path, _, body = text.strip().partition(" ")
+    if not path.startswith("/"):
+        raise ValueError(f"expected '/path' or '/path {{json}}', got {text!r}")
+    try:
+        return Call(path, json.loads(body) if body.strip() else None)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: the body is no JSON ({error})") from error
 
 
 def _filled(body: Any, directory: str) -> Any:

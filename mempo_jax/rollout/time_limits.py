@@ -1,7 +1,7 @@
 """Runs host calls under a time limit, in order, on a daemon thread.
 
 A call that outlives its limit is abandoned with its thread, which cannot be killed but
-ends with the process; the calls behind it go on in a new thread.
+ends with the process. The calls after it go on in a new thread.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 PAUSE_S = 0.5  # between two looks at whether waiting should go on
+_HUNG = "expected an answer within {} s, got none; see config.env.step_timeout_s"
 
 
 class HungCallError(TimeoutError):
@@ -21,7 +22,7 @@ class HungCallError(TimeoutError):
 
 
 def nothing() -> None:
-    """What is done between two pieces of work, unless somebody asks for more."""
+    """Does nothing: what is called between two pieces of work by default."""
 
 
 def call_with_limit(
@@ -29,12 +30,16 @@ def call_with_limit(
     limit_s: float,
     between: Callable[[], None] = nothing,
 ) -> list[Any]:
-    """Results of ``calls`` in order; a call's exception stands in its place.
+    """Makes calls in order, each under a time limit.
 
     Args:
+      calls: what to call.
       limit_s: seconds for each single call, counted from when it could have started.
-      between: called now and then while waiting; what it raises is raised, and the
-        call under way is abandoned.
+      between: called now and then while waiting; what it raises is raised, and the call
+        under way is abandoned.
+
+    Returns:
+      Results in order, with a call's exception in place of its result.
     """
     results: list[Any] = []
     while len(results) < len(calls):
@@ -48,17 +53,24 @@ def get(
     between: Callable[[], None],
     limit_s: float = math.inf,
 ) -> Any:
-    """The next of ``results``; until it is there, calls ``between`` twice a second.
+    """Waits for the next of some results.
 
-    Raises queue.Empty after ``limit_s`` seconds.
+    Args:
+      results: the queue that they come in.
+      between: called twice a second until then.
+      limit_s: the most seconds to wait.
+
+    Raises:
+      queue.Empty: nothing came in time.
     """
     end = time.monotonic() + limit_s
     while True:
-        left = end - time.monotonic()
+        seconds_left = end - time.monotonic()
+        # Short waits, so that a signal or a failed peer is noticed while a call hangs.
         try:
-            return results.get(timeout=max(0.0, min(left, PAUSE_S)))
+            return results.get(timeout=max(0.0, min(seconds_left, PAUSE_S)))
         except queue.Empty:
-            if left <= PAUSE_S:
+            if seconds_left <= PAUSE_S:
                 raise
         between()
 
@@ -66,8 +78,8 @@ def get(
 class _Worker:
     """A thread that makes calls in order until it is abandoned.
 
-    The lock decides who comes first: a call is either begun by this thread, or left to
-    the next one after ``abandon``; never both.
+    The lock decides which comes first: each call is either begun by this thread, or
+    left to the next thread after ``_abandon``; never both.
     """
 
     def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
@@ -75,33 +87,35 @@ class _Worker:
         self._lock = threading.Lock()
         self._begun = 0
         self._stopped = False
-        self._done: queue.SimpleQueue = queue.SimpleQueue()
+        self._results: queue.SimpleQueue = queue.SimpleQueue()
+        # A daemon, so that a call that hangs for ever cannot keep the process alive.
         threading.Thread(target=self._work, daemon=True).start()
 
     def results(self, limit_s: float, between: Callable[[], None]) -> list[Any]:
         """Results up to the first call that hung, which is then the last."""
         results: list[Any] = []
 
-        def ask() -> None:
+        def call_between() -> None:
             try:
                 between()
             except BaseException:
                 self._abandon(len(results))
                 raise
 
-        for at in range(len(self._calls)):
+        for index in range(len(self._calls)):
             try:
-                results.append(get(self._done, ask, limit_s))
+                results.append(get(self._results, call_between, limit_s))
             except queue.Empty:
-                if self._abandon(at):
+                if self._abandon(index):
                     results.append(HungCallError(_HUNG.format(limit_s)))
                     break
-                results.append(self._done.get())  # it came in at the last moment
+                results.append(self._results.get())  # it came in at the last moment
         return results
 
     def _abandon(self, at: int) -> bool:
         """Stops the thread, unless it has got beyond call ``at`` after all."""
         with self._lock:
+            # More calls begun than waited for: the late call has returned just now.
             self._stopped = self._begun <= at + 1
             return self._stopped
 
@@ -112,9 +126,8 @@ class _Worker:
                     return
                 self._begun += 1
             try:
-                self._done.put(call())
+                self._results.put(call())
+            # Kept as a result: it belongs to one trajectory, and the calls after it go
+            # on.
             except Exception as error:
-                self._done.put(error)
-
-
-_HUNG = "expected an answer within {} s, got none; see config.env.step_timeout_s"
+                self._results.put(error)

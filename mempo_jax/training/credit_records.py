@@ -232,7 +232,7 @@ def group_credit(
     Raises:
       ConfigError: a mode wants probes of the policy, which are not made here.
     """
-    if settings.credit.needs:
+    if settings.credit.required_probes:
         raise ConfigError(
             "config.credit.modes: expected modes that need no probe of the policy, got "
             f"{', '.join(settings.credit.modes)}; see the table of modes in the README"

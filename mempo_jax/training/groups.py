@@ -1,14 +1,14 @@
-"""The groups of one step: sampled, and sampled anew where one teaches nothing.
+"""The groups of one step: sampled, and sampled again if one carries no signal.
 
 A group whose rewards are all equal has no advantage, and is not trained on. Up to
-``sampling.max_resample_rounds`` times, a group gives its place to a group of another
-task (dynamic sampling; Yu et al. 2025, DAPO, arXiv:2503.14476, section 3.2) where task
-score and penalties are equal: efficiency differs within nearly every group, also where
-all members solve the task or none does, and alone is no reason to keep it. Such a group
-that no other replaced does train, on the small advantage it has.
+``sampling.max_resample_rounds`` times, a group is replaced by a group of another task
+(dynamic sampling; Yu et al. 2025, DAPO, arXiv:2503.14476, section 3.2) if its task
+scores and penalties are equal. Efficiency terms do not count for that: they differ in
+nearly every group, even if all members solve the task or none does. A group that only
+differs in efficiency and was not replaced does train, on the small advantage it has.
 
-Which task follows from step, round and place alone, so a continued run samples what the
-uninterrupted one would have. Places that no round fills train as a smaller batch; the
+The task follows from step, round and slot alone, so a continued run samples what the
+uninterrupted one would have. Slots that no round fills make the batch smaller; the
 arrays keep their shapes.
 """
 
@@ -38,28 +38,34 @@ from mempo_jax.types import Trajectories
 class Groups(NamedTuple):
     """What one step sampled.
 
-    kept: one group for each place, G x S trajectories, groups contiguous.
-    arrays: facts of ``kept``; a group that is not trained on is marked invalid.
-    sampled: every trajectory of every round, groups contiguous, ``kept`` among them.
-    figures: metrics of the groups and of the rounds; groups_unfilled are the places
-      that do not train.
+    Attributes:
+      trajectories: one group for each slot, G * S of them, groups contiguous.
+      arrays: facts of ``trajectories``; a group that is not trained on is invalid.
+      sampled: every trajectory of every round, groups contiguous, ``trajectories``
+        among them.
+      figures: metrics of the groups and of the rounds; groups_unfilled are the slots
+        that do not train.
     """
 
-    kept: list[Trajectory]
+    trajectories: list[Trajectory]
     arrays: Trajectories
     sampled: list[Trajectory]
     figures: dict[str, Any]
 
 
-def task_index(step: int, round_: int, place: int, settings: RunConfig) -> int:
-    """Which training task stands at a place of a step in a round; none comes twice.
+def task_index(step: int, round_: int, slot: int, settings: RunConfig) -> int:
+    """Index of the training task for (step, round, slot); unique over a run.
 
-    It depends on ``max_resample_rounds``, which a continued run may therefore not
-    change (``rundir.FREE_FIELDS``).
+    Args:
+      step: from 0.
+      round_: of sampling, 0 for the first.
+      slot: group of the step, below ``tasks_per_step``.
+      settings: its ``max_resample_rounds`` enters, so a continued run may not change it
+        (``runs.run_dir.FREE_FIELDS``).
     """
     sampling = settings.sampling
     rounds = 1 + sampling.max_resample_rounds
-    return (step * rounds + round_) * sampling.tasks_per_step + place
+    return (step * rounds + round_) * sampling.tasks_per_step + slot
 
 
 class GroupSampler:
@@ -72,17 +78,32 @@ class GroupSampler:
         settings: RunConfig,
         shapes: BatchShapes,
     ) -> None:
+        """Samples nothing yet.
+
+        Args:
+          collector: runs trajectories with the engine's policy.
+          suite: gives the training tasks.
+          settings: of the run.
+          shapes: widths of the tables of facts.
+        """
         self._collector, self._suite = collector, suite
         self._settings, self._shapes = settings, shapes
         self._reward_function = reward_function(settings)
 
     def warm_up(self, arrays: Trajectories) -> None:
-        """Compiles what looks at groups, for facts of this shape."""
-        self._dropped(arrays.reward, arrays)
+        """Compiles the checks and metrics of groups.
+
+        Args:
+          arrays: facts in the shapes of a step; their values do not matter.
+        """
+        self._degenerate_slots(arrays.reward, arrays)
         self._metrics([arrays])
 
     def sample(self, step: int) -> Groups:
         """The groups of one step, with the policy that the engine holds.
+
+        Args:
+          step: from 0; tasks and randomness follow from it.
 
         Raises:
           RunStopped: too many of the trajectories so far failed.
@@ -90,65 +111,77 @@ class GroupSampler:
         """
         sampling = self._settings.sampling
         size, most = sampling.group_size, sampling.max_resample_rounds
-        places = list(range(sampling.tasks_per_step))
-        standing: dict[int, list[Trajectory]] = {}  # the newest group of each place
+        slots = list(range(sampling.tasks_per_step))  # those to be sampled next
+        newest: dict[int, list[Trajectory]] = {}  # the last group of each slot
         sampled: list[Trajectory] = []
         rounds: list[Trajectories] = []
-        while places and len(rounds) <= most:
-            fresh = self._run(step, len(rounds), places)
+        while slots and len(rounds) <= most:
+            fresh = self._run(step, len(rounds), slots)
             sampled += fresh
+            # Over all rounds so far: a broken environment stops the run at once.
             checks.failed_share(sampled, sampling.max_failed_share)
-            for at, place in enumerate(places):
-                standing[place] = fresh[at * size : (at + 1) * size]
-            kept = [t for place in sorted(standing) for t in standing[place]]
-            arrays = assemble_trajectories(kept, len(standing), self._shapes)
-            rounds.append(_only(arrays, places))
-            places = self._dropped(without_efficiency(kept, arrays.reward), arrays)
-        places = self._dropped(arrays.reward, arrays)
+            for n, slot in enumerate(slots):
+                newest[slot] = fresh[n * size : (n + 1) * size]
+            trajectories = [t for slot in sorted(newest) for t in newest[slot]]
+            arrays = assemble_trajectories(trajectories, len(newest), self._shapes)
+            rounds.append(_only(arrays, slots))
+            # Only a difference in score or penalties is worth keeping a group for.
+            reward = without_efficiency(trajectories, arrays.reward)
+            slots = self._degenerate_slots(reward, arrays)
+        # After the last round any difference will do: what is left can still train.
+        slots = self._degenerate_slots(arrays.reward, arrays)
         figures = self._metrics(rounds)
         groups = len(sampled) // size
         figures["resample_rounds"] = len(rounds) - 1
         figures["groups_resampled"] = groups - sampling.tasks_per_step
-        figures["groups_unfilled"] = len(places)
+        figures["groups_unfilled"] = len(slots)
         trained = np.ones(sampling.tasks_per_step, bool)
-        trained[places] = False
+        trained[slots] = False
         arrays = arrays._replace(valid=arrays.valid & trained[:, None])
-        return Groups(kept, arrays, sampled, figures)
+        return Groups(trajectories, arrays, sampled, figures)
 
-    def jobs(self, step: int, round_: int, places: Sequence[int]) -> list[Job]:
-        """The trajectories of a round: contiguous groups of one task each."""
-        s = self._settings
-        indices = [task_index(step, round_, place, s) for place in places]
+    def jobs(self, step: int, round_: int, slots: Sequence[int]) -> list[Job]:
+        """The trajectories of a round: contiguous groups of one task each.
+
+        Args:
+          step: from 0.
+          round_: of sampling, 0 for the first.
+          slots: groups of the step to be sampled.
+        """
+        settings = self._settings
+        indices = [task_index(step, round_, slot, settings) for slot in slots]
         tasks = [self._suite.task("train", index) for index in indices]
         return [
-            Job(task, sample, s.seed, "train", step)
+            Job(task, sample, settings.seed, "train", step)
             for task in tasks
-            for sample in range(s.sampling.group_size)
+            for sample in range(settings.sampling.group_size)
         ]
 
     def _metrics(self, rounds: Sequence[Trajectories]) -> dict[str, float | None]:
         gate = self._settings.reward.outcome_gate
         return group_metrics(rounds, self._settings.objective, outcome_gate=gate)
 
-    def _run(self, step: int, round_: int, places: Sequence[int]) -> list[Trajectory]:
-        """The groups of these places, each run and rewarded by one of the processes."""
+    def _run(self, step: int, round_: int, slots: Sequence[int]) -> list[Trajectory]:
+        """The groups of these slots, each run and rewarded by one of the processes."""
 
         def own() -> list[Trajectory]:
-            jobs = self.jobs(step, round_, hosts.share(places))
-            made = self._collector.run(jobs, self._settings.sampling)
-            self._apply_reward_function(made)
-            return made
+            jobs = self.jobs(step, round_, hosts.share(slots))
+            trajectories = self._collector.run(jobs, self._settings.sampling)
+            self._apply_reward_function(trajectories)
+            return trajectories
 
+        # Every process gets all groups, since each builds the same arrays from them.
         return list(itertools.chain.from_iterable(hosts.gather(own)))
 
-    def _dropped(self, reward: np.ndarray, arrays: Trajectories) -> list[int]:
-        """Places of groups in which this reward [G, S] tells no members apart."""
+    def _degenerate_slots(self, reward: np.ndarray, arrays: Trajectories) -> list[int]:
+        """Slots of groups in which this reward [G, S] is the same for all members."""
         if not self._settings.sampling.drop_degenerate:
             return []
-        flat = jax.device_get(degenerate(reward, arrays.valid))
-        return np.flatnonzero(flat).tolist()
+        is_degenerate = jax.device_get(degenerate(reward, arrays.valid))
+        return np.flatnonzero(is_degenerate).tolist()
 
     def _apply_reward_function(self, trajectories: Sequence[Trajectory]) -> None:
+        """Replaces task scores by those of the user's function, if there is one."""
         if self._reward_function is None:
             return
         counted = [t for t in trajectories if t.reward is not None]
@@ -157,22 +190,31 @@ class GroupSampler:
         source = f"config.reward.function = {settings.function!r}"
         for trajectory, value in zip(counted, values, strict=True):
             trajectory.reward = rescored(trajectory.reward, value, settings, source)
-            earned = trajectory.reward.weighted["task"]
+            task_reward = trajectory.reward.weighted["task"]
+            # The function judges a whole trajectory, so its last turn earns all of it.
             trajectory.turn_reward = [0.0] * len(trajectory.turn_reward)
-            trajectory.turn_reward[-1:] = [earned]
+            trajectory.turn_reward[-1:] = [task_reward]
 
 
 def without_efficiency(
     trajectories: Sequence[Trajectory], reward: np.ndarray
 ) -> np.ndarray:
-    """The total rewards [G, S] less what efficiency terms added to them."""
+    """The total rewards less what efficiency terms added to them.
+
+    Args:
+      trajectories: G * S of them, groups contiguous.
+      reward: [G, S], their totals.
+
+    Returns:
+      [G, S].
+    """
     weighted = [t.reward.weighted if t.reward else {} for t in trajectories]
     added = [sum(w.get(name, 0.0) for name in EFFICIENCY) for w in weighted]
     return reward - np.array(added, reward.dtype).reshape(reward.shape)
 
 
-def _only(arrays: Trajectories, places: Sequence[int]) -> Trajectories:
-    """The same arrays with the groups of other places marked invalid."""
-    here = np.zeros(len(arrays.valid), bool)
-    here[list(places)] = True
-    return arrays._replace(valid=arrays.valid & here[:, None])
+def _only(arrays: Trajectories, slots: Sequence[int]) -> Trajectories:
+    """The same arrays with the groups of other slots marked invalid."""
+    in_slots = np.zeros(len(arrays.valid), bool)
+    in_slots[list(slots)] = True
+    return arrays._replace(valid=arrays.valid & in_slots[:, None])

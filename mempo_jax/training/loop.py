@@ -1,11 +1,16 @@
-"""The run loop: collect groups, score, update, measure; one dict of figures a step."""
+"""The run loop: sample groups, score them, update, measure; one dict of metrics a step.
+
+``Trainer.step`` is one step of GRPO in a few lines, and the methods after it are its
+parts in the same order.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +27,7 @@ from mempo_jax.rollout.assemble import pack
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks
 from mempo_jax.training.credit_records import Prober, TokenCreditRecorder
-from mempo_jax.training.groups import GroupSampler
+from mempo_jax.training.groups import Groups, GroupSampler
 from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.state import (
     policy_optimiser,
@@ -41,19 +46,41 @@ from mempo_jax.training.step_metrics import (
     mean_metrics,
     scored_metrics,
 )
-from mempo_jax.types import Evidence, Rows, TrainState, Trajectories
+from mempo_jax.types import Array, OpTable, Rows, TrainState, Trajectories
+
+
+class ScoredRows(NamedTuple):
+    """One micro-batch, scored before the first update of its step.
+
+    Attributes:
+      rows: B segments of T tokens.
+      old_log_probs: f32 [B, T], by the policy before the step.
+      ref_log_probs: f32 [B, T], by the reference.
+      entropy: f32 [B, T], of the policy, at each counted token.
+    """
+
+    rows: Rows
+    old_log_probs: Array
+    ref_log_probs: Array
+    entropy: Array
+
+    @property
+    def log_probs(self) -> tuple[Rows, Array, Array]:
+        """Rows, old and reference log-probs: what checks and dumps take."""
+        return self.rows, self.old_log_probs, self.ref_log_probs
 
 
 class Trainer:
     """Updates one policy on one task suite.
 
-    Args:
-      policy: model, tokenizer and initial parameters; with ``policy.lora`` on, the
-        base of the adapters that are trained.
-      reference: another policy that the KL pulls towards, with the same vocabulary;
-        None: the initial parameters of ``policy``.
-      dump: receives (step, update, arrays) of an update that was not finite.
-      stop: asked wherever the step under way could be left with its state unchanged.
+    Attributes:
+      policy: model and tokenizer, without parameters.
+      state: trained parameters, optimiser state and update counter.
+      frozen: parameters that are not trained, such as the base of adapters.
+      reference: parameters of the policy that the KL pulls towards.
+      engine, collector, groups: what samples.
+      programs: the compiled programs of the policy.
+      in_a_row: skipped updates and empty steps in a row, until now.
     """
 
     def __init__(
@@ -66,10 +93,23 @@ class Trainer:
         dump: Callable[[int, int, list[Any]], None] = lambda step, update, arrays: None,
         stop: Stop | None = None,
     ) -> None:
+        """Places parameters on the mesh; compiles nothing yet.
+
+        Args:
+          policy: model, tokenizer and initial parameters; with ``policy.lora`` on, the
+            base of the adapters that are trained.
+          suite: gives the training tasks.
+          settings: of the run.
+          mesh: devices to train on.
+          reference: another policy that the KL pulls towards, with the same vocabulary;
+            None: the initial parameters of ``policy``.
+          dump: receives (step, update, arrays) of an update that was not finite.
+          stop: asked wherever the step can be left with its state unchanged.
+        """
         self._reference_is_initial = reference is None
         policy = adapt(policy, settings, mesh, "training")
-        # The parameters lie in the state, and those that it began with, where they are
-        # needed, in the reference: here they would be one copy more.
+        # The state holds the parameters, and the reference those of the beginning, if
+        # they are needed: a third copy here would only take memory.
         self.policy = dataclasses.replace(policy, params=None)
         self.settings, self.suite = settings, suite
         self._mesh = mesh
@@ -78,27 +118,30 @@ class Trainer:
         self.programs = self._make_programs(policy, mesh)
         trained, self.frozen = lora.split(policy.params)
         self.state: TrainState = state_from_params(trained, self.optimiser, mesh)
-        # Fresh adapters do nothing: the policy as it begins is the base, adapters off.
+        # Fresh adapters do nothing: the initial policy is the base with adapters off.
         reference = policy if reference is None else reference
         self.reference = place_params(reference.params, mesh)
         self._reference_programs = self.programs
+        # A reference of another architecture needs programs of its own.
         if reference.model != policy.model:
             self._reference_programs = self._make_programs(reference, mesh)
         self._shapes = batch_shapes(settings, mesh)
-        self._crediting = TokenCreditRecorder(
+        self._credit_recorder = TokenCreditRecorder(
             policy.tokenizer,
             settings.objective,
             settings.credit,
             outcome_gate=settings.reward.outcome_gate,
         )
-        self._prober = Prober(policy.tokenizer, self._shapes, settings.credit.needs)
+        self._prober = Prober(
+            policy.tokenizer, self._shapes, settings.credit.required_probes
+        )
         self.groups = GroupSampler(self.collector, suite, settings, self._shapes)
         self._dump = dump
         self._stop = Stop() if stop is None else stop
         self.collector.ask_between(self._stop.check_alone)
-        # Of a run, not of its process: a checkpoint holds them too.
+        # Saved in checkpoints, so the counts survive a restart.
         self.in_a_row = {"skipped": 0, "empty": 0}
-        self._most_skipped = 0
+        self._most_skipped = 0  # in a row, at most, within the last step
         self.compilations = CompilationCounter()
 
     def _make_programs(self, policy: Policy, mesh: Any) -> TrainPrograms:
@@ -114,7 +157,7 @@ class Trainer:
 
     @property
     def params(self) -> Any:
-        """The policy's parameters as they stand, frozen ones included."""
+        """The policy's current parameters, frozen ones included."""
         return lora.join(self.state.params, self.frozen)
 
     @property
@@ -126,176 +169,256 @@ class Trainer:
         """Compiles every program for every shape a run can meet."""
         self.engine.set_params(self.local_params)
         self.engine.warm_up()
-        filler = dummy_trajectories(self.settings, self._shapes)
-        self.groups.warm_up(filler)
-        self._crediting.warm_up(filler)
+        dummies = dummy_trajectories(self.settings, self._shapes)
+        self.groups.warm_up(dummies)
+        self._credit_recorder.warm_up(dummies)
         for length in self._shapes.length_buckets:
             rows = dummy_rows(self._shapes.rows_of(length), length)
             old, _ = self.programs.score(self.params, rows, 1.0)
             self._reference_programs.score(self.reference, rows, 1.0)
             inputs = self.programs.loss_inputs(
-                filler, np.zeros(filler.valid.size, np.float32)
+                dummies, np.zeros(dummies.valid.size, np.float32)
             )
+            sums = self.programs.zeros()
             sums = self.programs.accumulate(
-                *(self.params, self.programs.zeros(), rows, old, old),
-                *(inputs, 0.0, 1.0),
+                self.params, sums, rows, old, old, inputs, 0.0, 1.0
             )
+        # Nothing was counted, so this leaves the state as it is.
         self.state, _ = self.programs.apply(self.state, sums)
 
     def run(self, first: int, last: int) -> Iterator[tuple[dict, list[Trajectory]]]:
-        """Steps ``first`` to ``last`` - 1; yields figures and trajectories of each.
+        """Runs steps ``first`` to ``last`` - 1.
 
-        Whatever it raises, ``state`` is as it was behind the last step that it yielded.
+        Whatever it raises, ``state`` is as it was after the last step that it yielded.
+
+        Args:
+          first: number of the first step.
+          last: number of the step after the last one.
+
+        Yields:
+          Metrics and trajectories of each step.
 
         Raises:
           RunStopped: as ``step``, or too many skipped updates in a row.
           Stopped: ``stop`` asked for it.
         """
         for step in range(first, last):
+            self._most_skipped = 0
             yield self.step(step)
-            # Behind the step: amid its updates no state could be continued from.
-            most = self.settings.train.max_skipped_updates
-            checks.skipped_in_a_row(self._most_skipped, most)
+            # After the step: between its updates no state could be continued from.
+            limit = self.settings.train.max_skipped_updates
+            checks.skipped_in_a_row(self._most_skipped, limit)
 
     def step(self, step: int) -> tuple[dict[str, Any], list[Trajectory]]:
-        """One step: sampling, scoring, updates; figures, and all that was sampled.
+        """One step of GRPO: sample groups, probe them, score their tokens, update.
+
+        Args:
+          step: its number; tasks, samples and minibatches follow from it.
+
+        Returns:
+          Metrics, and every trajectory that was sampled.
 
         Raises:
           RunStopped: too many failed trajectories, a gap between sampler and trainer,
             or a reference that is not the policy; nothing was updated.
           Stopped: ``stop`` asked for it; nothing was updated.
         """
-        began, before = time.perf_counter(), self.compilations.count
+        meter = StepMeter(self.engine, self.compilations)
+        with meter.phase("sampling"):
+            groups = self._sample(step)
+        with meter.phase("training"):
+            groups, probe_metrics = self._probe(groups)
+            batches = self._minibatches(step, groups)
+            scored = self._score(batches)
+            gap = self._check(scored)
+            updates = [
+                self._update(step, number, batch, groups.arrays)
+                for number, batch in enumerate(scored)
+            ]
+            metrics = _update_metrics(updates, scored, gap, groups.arrays.ops)
+        self._note(step, groups, metrics["empty_steps"])
+        metrics |= step_stats(groups.sampled, self.settings.sampling.group_size)
+        metrics |= groups.figures
+        metrics |= meter.metrics(probe_metrics, metrics["trained_tokens"])
+        return metrics, groups.sampled
+
+    def _sample(self, step: int) -> Groups:
+        """The groups of a step, by the current parameters."""
         self.engine.set_params(self.local_params)
-        counters = dataclasses.asdict(self.engine.counters)
         groups = self.groups.sample(step)
         self._stop.check()
-        sampled = time.perf_counter()
-        evidence, probing = self._probe(groups.kept, groups.arrays)
-        arrays = groups.arrays._replace(evidence=evidence)
-        figures = self._update(step, groups.kept, arrays)
-        ended = time.perf_counter()
-        self._note_empty(figures["empty_steps"], groups.sampled)
-        if self.settings.log.records(step):
-            scale = scheduled_values(step, self.settings).bonus_scale
-            self._crediting.note(groups.kept, arrays, scale)
-        figures |= step_stats(groups.sampled, self.settings.sampling.group_size)
-        figures |= groups.figures
-        figures |= self._speeds(counters, sampled - began, ended - sampled)
-        if probing:
-            probing["probe_share"] = probing["seconds_probing"] / figures["seconds"]
-        figures |= probing
-        trained = figures["trained_tokens"] / figures["seconds_training"]
-        figures["tokens_trained_per_s"] = trained
-        figures["compilations"] = self.compilations.count - before
-        return figures, groups.sampled
+        return groups
 
-    def _probe(
-        self, trajectories: Sequence[Trajectory], arrays: Trajectories
-    ) -> tuple[Evidence, dict[str, Any]]:
-        """What probes say, by the parameters that sampled, at their temperature."""
+    def _probe(self, groups: Groups) -> tuple[Groups, dict[str, Any]]:
+        """The groups with the evidence that the credit modes need, and its cost.
+
+        The probes are scored by the parameters that sampled, at their temperature.
+        """
         temperature = self.settings.sampling.temperature
 
         def score(rows: Rows) -> Any:
             self._stop.check()
             return self.programs.score(self.params, rows, temperature)[0]
 
-        return self._prober(trajectories, arrays.valid, score)
+        trajectories, arrays = groups.trajectories, groups.arrays
+        evidence, metrics = self._prober(trajectories, arrays.valid, score)
+        return groups._replace(arrays=arrays._replace(evidence=evidence)), metrics
 
-    def _note_empty(self, empty: int, sampled: Sequence[Trajectory]) -> None:
-        self.in_a_row["empty"] = self.in_a_row["empty"] + 1 if empty else 0
-        checks.empty_in_a_row(self.in_a_row["empty"], sampled)
-
-    def _update(
-        self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories
-    ) -> dict[str, Any]:
-        """All optimiser updates of one step, on old log-probs from before the first."""
-        batches = self._minibatches(step, trajectories, arrays)
-        pace = RunAheadLimit()
-        made = [[self._score(rows, pace) for rows in batch] for batch in batches]
-        scored = [[item for item, _ in batch] for batch in made]
-        flat = [item for batch in scored for item in batch]
-        gap = checks.log_prob_gap(flat, self.settings.train.max_log_prob_gap)
-        if self._reference_is_initial and int(self.state.step) == 0:
-            checks.reference_is_policy(flat)
-        self._most_skipped = 0
-        figures = [
-            self._apply_batch(step, at, batch, arrays)
-            for at, batch in enumerate(scored)
-        ]
-        merged = mean_metrics(figures)
-        merged["updates"] = len(batches)
-        merged["log_prob_gap"] = gap
-        both = [each for batch in made for each in batch]
-        return merged | scored_metrics(both, arrays.ops)
-
-    def _minibatches(
-        self, step: int, trajectories: Sequence[Trajectory], arrays: Trajectories
-    ) -> list[tuple[Rows, ...]]:
-        counted = np.flatnonzero(arrays.valid.reshape(-1))
+    def _minibatches(self, step: int, groups: Groups) -> list[tuple[Rows, ...]]:
+        """The micro-batches of each update of a step; trajectories are shuffled."""
+        valid = np.flatnonzero(groups.arrays.valid.reshape(-1))
+        # Seeded by the step alone, so a continued run trains in the same order.
         seed = np.random.SeedSequence((self.settings.seed, step))
-        order = np.random.default_rng(seed).permutation(counted)
+        order = np.random.default_rng(seed).permutation(valid)
         pad_id = self.policy.tokenizer.pad_id
         batches = []
+        # Whole trajectories are dealt out, so all tokens of one enter the same update.
         for part in np.array_split(order, self.settings.train.minibatches):
-            segments = [(int(n), s) for n in part for s in trajectories[n].segments]
+            segments = [
+                (int(n), segment)
+                for n in part
+                for segment in groups.trajectories[n].segments
+            ]
+            # A segment without an action has no token that could enter the loss.
             segments = [(n, s) for n, s in segments if any(s.is_action)]
             if segments:
                 batches.append(pack(segments, self._shapes, pad_id))
         return batches
 
-    def _score(
-        self, rows: Rows, pace: RunAheadLimit
-    ) -> tuple[tuple[Rows, Any, Any], Any]:
-        """(rows, old, reference log-probs), and the entropy at each counted token."""
-        self._stop.check()
+    def _score(self, batches: Sequence[Sequence[Rows]]) -> list[list[ScoredRows]]:
+        """Scores all micro-batches before the first update, by policy and reference."""
+        limit_run_ahead = RunAheadLimit()
         temperature = self.settings.sampling.temperature
-        old, entropy = self.programs.score(self.params, rows, temperature)
-        ref, _ = self._reference_programs.score(self.reference, rows, temperature)
-        pace(ref)
-        return (rows, old, ref), entropy
 
-    def _apply_batch(
-        self, step: int, at: int, batch: Sequence[tuple], arrays: Trajectories
+        def score(rows: Rows) -> ScoredRows:
+            self._stop.check()
+            old, entropy = self.programs.score(self.params, rows, temperature)
+            ref, _ = self._reference_programs.score(self.reference, rows, temperature)
+            limit_run_ahead(ref)
+            return ScoredRows(rows, old, ref, entropy)
+
+        return [[score(rows) for rows in batch] for batch in batches]
+
+    def _check(self, scored: Sequence[Sequence[ScoredRows]]) -> float | None:
+        """Refuses to train on wrong log-probs; returns the sampler's largest gap."""
+        log_probs = [rows.log_probs for batch in scored for rows in batch]
+        gap = checks.log_prob_gap(log_probs, self.settings.train.max_log_prob_gap)
+        # Only before the first update of a run: after it the policy has moved.
+        if self._reference_is_initial and int(self.state.step) == 0:
+            checks.reference_is_policy(log_probs)
+        return gap
+
+    def _update(
+        self, step: int, number: int, batch: Sequence[ScoredRows], arrays: Trajectories
     ) -> dict[str, Any]:
-        settings = self.settings
-        token_count = count_tokens([rows for rows, _, _ in batch], arrays.valid)
-        now = scheduled_values(step, settings)
-        inputs = self.programs.loss_inputs(arrays, token_count, now.bonus_scale)
-        sums, pace = self.programs.zeros(), RunAheadLimit()
-        for rows, old, ref in batch:
-            if at == 0:  # from the first update on the step must be finished
-                pace(sums)
+        """One optimiser update, over the micro-batches of one batch; its metrics."""
+        token_count = count_tokens([scored.rows for scored in batch], arrays.valid)
+        scalars = scheduled_values(step, self.settings)
+        inputs = self.programs.loss_inputs(arrays, token_count, scalars.bonus_scale)
+        sums, limit_run_ahead = self.programs.zeros(), RunAheadLimit()
+        for rows, old, ref, _ in batch:
+            if number == 0:  # once an update is made, the step must be finished
+                limit_run_ahead(sums)
                 self._stop.check()
             sums = self.programs.accumulate(
-                *(self.params, sums, rows, old, ref, inputs),
-                *(now.kl_coef, settings.sampling.temperature),
+                self.params,
+                sums,
+                rows,
+                old,
+                ref,
+                inputs,
+                scalars.kl_coef,
+                self.settings.sampling.temperature,
             )
-        self.state, device_figures = self.programs.apply(self.state, sums)
-        figures = to_host(device_figures)
-        figures |= now._asdict()
-        if figures["skipped"]:
+        self.state, device_metrics = self.programs.apply(self.state, sums)
+        metrics = to_host(device_metrics)  # waits until the update is done
+        metrics |= scalars._asdict()
+        if metrics["skipped"]:
             self.in_a_row["skipped"] += 1
             self._most_skipped = max(self._most_skipped, self.in_a_row["skipped"])
-            self._dump(step, at, [to_host(item) for item in batch])
+            self._dump(step, number, [to_host(scored.log_probs) for scored in batch])
         else:
             self.in_a_row["skipped"] = 0
-        return figures
+        return metrics
 
-    def _speeds(
-        self, before: dict[str, int], sampling_s: float, training_s: float
+    def _note(self, step: int, groups: Groups, empty: int) -> None:
+        """Warns of empty steps, and notes the credit of tokens if a record is due."""
+        self.in_a_row["empty"] = self.in_a_row["empty"] + 1 if empty else 0
+        checks.empty_in_a_row(self.in_a_row["empty"], groups.sampled)
+        if self.settings.log.records(step):
+            scale = scheduled_values(step, self.settings).bonus_scale
+            self._credit_recorder.note(groups.trajectories, groups.arrays, scale)
+
+
+def _update_metrics(
+    updates: Sequence[dict[str, Any]],
+    scored: Sequence[Sequence[ScoredRows]],
+    log_prob_gap: float | None,
+    ops: OpTable,
+) -> dict[str, Any]:
+    """Means over the updates of a step, and what scoring showed before them."""
+    metrics = mean_metrics(updates)
+    metrics["updates"] = len(updates)
+    metrics["log_prob_gap"] = log_prob_gap
+    flat = [(rows.log_probs, rows.entropy) for batch in scored for rows in batch]
+    return metrics | scored_metrics(flat, ops)
+
+
+class StepMeter:
+    """Measures one step: seconds of its phases, tokens of the engine, compilations."""
+
+    def __init__(self, engine: Any, compilations: CompilationCounter) -> None:
+        """Starts counting.
+
+        Args:
+          engine: its ``counters`` are read now and at the end.
+          compilations: likewise.
+        """
+        self._engine, self._compilations = engine, compilations
+        self._counters_before = dataclasses.asdict(engine.counters)
+        self._compilations_before = compilations.count
+        self._seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times its block.
+
+        Args:
+          name: "sampling" or "training".
+        """
+        began = time.perf_counter()
+        yield
+        self._seconds[name] = time.perf_counter() - began
+
+    def metrics(
+        self, probe_metrics: dict[str, Any], trained_tokens: int
     ) -> dict[str, Any]:
-        now = dataclasses.asdict(self.engine.counters)
-        own = {name: now[name] - before[name] for name in now}
+        """Seconds, tokens per second and compilations of the step.
+
+        Every process must call it: token counts are summed over all of them.
+
+        Args:
+          probe_metrics: what probes cost; empty if there were none.
+          trained_tokens: tokens of all updates.
+        """
+        counters = dataclasses.asdict(self._engine.counters)
+        # Each process samples its share of the groups and counts those tokens alone.
+        own = {k: count - self._counters_before[k] for k, count in counters.items()}
         everyone = hosts.gather(lambda: own)
-        made = {name: sum(each[name] for each in everyone) for name in own}
-        total = sampling_s + training_s
-        return {
-            "seconds": total,
+        tokens = {name: sum(each[name] for each in everyone) for name in own}
+        sampling_s, training_s = self._seconds["sampling"], self._seconds["training"]
+        total_s = sampling_s + training_s
+        metrics = {
+            "seconds": total_s,
             "seconds_sampling": sampling_s,
             "seconds_training": training_s,
-            "tokens_generated_per_s": made["tokens_generated"] / sampling_s,
-            "tokens_prefilled_per_s": made["tokens_prefilled"] / sampling_s,
-            "tokens_fed_per_s": made["tokens_fed"] / sampling_s,
+            "tokens_generated_per_s": tokens["tokens_generated"] / sampling_s,
+            "tokens_prefilled_per_s": tokens["tokens_prefilled"] / sampling_s,
+            "tokens_fed_per_s": tokens["tokens_fed"] / sampling_s,
             "device_bytes": device_bytes(),
-        }
+        } | probe_metrics
+        if probe_metrics:
+            metrics["probe_share"] = probe_metrics["seconds_probing"] / total_s
+        metrics["tokens_trained_per_s"] = trained_tokens / training_s
+        metrics["compilations"] = self._compilations.count - self._compilations_before
+        return metrics

@@ -1,6 +1,8 @@
 """The losses of training as functions of (model, parameters, rows): sums and counts.
 
-Everything here is traced by the programs of ``step``; nothing is compiled here.
+``policy_loss`` is the loss of reinforcement learning: it lays advantages on tokens,
+computes log-probs, and hands both to ``core.policy_objective``. Nothing is compiled
+here; ``training.step`` jits these functions.
 """
 
 from __future__ import annotations
@@ -28,28 +30,39 @@ from mempo_jax.types import Array, OpTable, Rows, Trajectories
 
 
 class Model(Protocol):
-    """What training needs of a model; ``models.LanguageModel`` is one."""
+    """What training needs of a model; ``models.LanguageModel`` has it."""
 
-    def init(self, key: Array) -> Any: ...
+    def init(self, key: Array) -> Any:
+        """Fresh parameters from a PRNG ``key``."""
 
-    def hidden(self, params: Any, tokens: Array, token_mask: Array) -> Array: ...
+    def hidden(self, params: Any, tokens: Array, token_mask: Array) -> Array:
+        """States [B, T, D] of ``tokens`` [B, T] under ``params``; padding by mask."""
 
-    def unembed(self, params: Any) -> Array: ...
+    def unembed(self, params: Any) -> Array:
+        """The output matrix [D, V] in ``params``."""
 
     @property
-    def tied(self) -> bool: ...
+    def tied(self) -> bool:
+        """Whether ``unembed`` is the transpose of the embedding."""
 
     @property
-    def devices(self) -> int: ...
+    def devices(self) -> int:
+        """Number of devices that rows and vocabulary are split over."""
 
-    def with_rows(self, rows: Any) -> Model: ...
+    def with_rows(self, rows: Any) -> Model:
+        """The same model, keeping its activations in the sharding ``rows``."""
 
 
 class LossInputs(NamedTuple):
-    """What the loss needs to know of the N trajectories of one optimiser batch.
+    """What the loss reads of the N trajectories of one optimiser batch.
 
-    ops OpTable and credit OpCredit [N, K] · advantage f32 [N] · turn_count int32 [N] ·
-    token_count f32 [N], counted tokens in the whole optimiser batch · valid bool [N].
+    Attributes:
+      ops: OpTable [N, K].
+      credit: OpCredit [N, K].
+      advantage: f32 [N], within the group.
+      turn_count: int32 [N].
+      token_count: f32 [N], counted tokens in the whole optimiser batch.
+      valid: bool [N].
     """
 
     ops: OpTable
@@ -61,29 +74,38 @@ class LossInputs(NamedTuple):
 
 
 def counted(rows: Rows, valid: Array | None = None) -> Array:
-    """Tokens that enter the loss, bool [B, T]; numpy in, numpy out.
+    """Tells which tokens enter the loss; numpy in, numpy out.
 
-    Sampled by the policy, in a row and a trajectory that are valid, and not the first
-    of the row, which nothing predicts.
+    They were sampled by the policy, in a valid row of a valid trajectory, and are not
+    the first of their row, which nothing predicts.
 
     Args:
+      rows: B segments of T tokens.
       valid: bool [N], trajectories; None counts all.
+
+    Returns:
+      bool [B, T].
     """
     mask = rows.action_mask & rows.token_mask & rows.valid[:, None]
+    # numpy's arange: a constant when traced, and no device call when not.
     mask = mask & (np.arange(mask.shape[1]) > 0)
     return mask if valid is None else mask & valid[rows.trajectory_index][:, None]
 
 
 def count_tokens(batches: Sequence[Rows], valid: np.ndarray) -> np.ndarray:
-    """Counted tokens of each trajectory over all micro-batches; float32 [N].
+    """Counted tokens of each trajectory over all micro-batches.
 
     Args:
       batches: rows of one optimiser batch, numpy.
       valid: bool, N trajectories in any shape.
+
+    Returns:
+      float32 [N].
     """
     valid = np.asarray(valid).reshape(-1)
     total = np.zeros(valid.size, np.float32)
     for rows in batches:
+        # Unbuffered, since several rows of a batch can belong to one trajectory.
         np.add.at(total, rows.trajectory_index, counted(rows, valid).sum(axis=1))
     return total
 
@@ -100,31 +122,45 @@ def loss_inputs(
     """Group advantages and the credit of memory ops, from what happened.
 
     Args:
-      trajectories: N = G x S of them.
+      trajectories: facts of N = G * S trajectories.
       token_count: f32 [N] from ``count_tokens``, over the whole optimiser batch.
+      objective: gives ``advantage_*`` and ``divide_by_std``.
+      credit: the modes and their constants.
       outcome_gate: see ``core.advantages.gated_normalise``.
       bonus_scale: factor of all bonuses.
     """
-    t = trajectories
-    worth = assign(t.ops, t.turn_reward, t.turn_count, t.valid, credit, t.evidence)
-    advantage = advantages_of(t, objective, outcome_gate)
+    op_credit = assign(
+        trajectories.ops,
+        trajectories.turn_reward,
+        trajectories.turn_count,
+        trajectories.valid,
+        credit,
+        trajectories.evidence,
+    )
+    advantage = advantages_of(trajectories, objective, outcome_gate)
     return LossInputs(
-        ops=t.ops,
-        credit=worth._replace(bonus=bonus_scale * worth.bonus),
+        ops=trajectories.ops,
+        # A traced factor: it changes from step to step and must not recompile.
+        credit=op_credit._replace(bonus=bonus_scale * op_credit.bonus),
         advantage=advantage.reshape(-1),
-        turn_count=t.turn_count,
+        turn_count=trajectories.turn_count,
         token_count=token_count,
-        valid=t.valid.reshape(-1),
+        valid=trajectories.valid.reshape(-1),
     )
 
 
 def advantages_of(
     trajectories: Trajectories, objective: ObjectiveConfig, outcome_gate: bool
 ) -> Array:
-    """The advantage of each trajectory within its group, f32 [G, S].
+    """The advantage of each trajectory within its group.
 
     Args:
+      trajectories: gives reward, task score and validity.
+      objective: gives ``advantage_*`` and ``divide_by_std``.
       outcome_gate: see ``core.advantages.gated_normalise``.
+
+    Returns:
+      f32 [G, S].
     """
     return group_advantage(
         trajectories.reward,
@@ -140,7 +176,17 @@ def advantages_of(
 def score(
     model: Model, params: Any, rows: Rows, temperature: Array, logit_chunk: int
 ) -> tuple[Array, Array]:
-    """Log-probs and entropy of counted tokens by the alignment rule, two f32 [B, T]."""
+    """Log-probs and entropy of counted tokens, by the alignment rule.
+
+    Args:
+      model, params: the policy or the reference.
+      rows: B segments of T tokens.
+      temperature: scalar, that of sampling.
+      logit_chunk: tokens whose logits exist at one time.
+
+    Returns:
+      Two f32 [B, T], 0 where not counted.
+    """
     return shifted_log_probs_and_entropy(
         *_states(model, params, rows),
         rows.tokens,
@@ -155,7 +201,16 @@ def score(
 def token_advantage(
     rows: Rows, inputs: LossInputs, credit: CreditConfig
 ) -> tuple[Array, Array]:
-    """weight x group advantage + bonus, and the weight; f32 [B, T]."""
+    """The advantage of each token: weight x group advantage + bonus.
+
+    Args:
+      rows: B segments of T tokens.
+      inputs: from ``loss_inputs``.
+      credit: its modes weigh the tokens of no op.
+
+    Returns:
+      The advantage and the weight, two f32 [B, T].
+    """
     weight, bonus = to_tokens(
         inputs.credit,
         inputs.ops,
@@ -166,8 +221,9 @@ def token_advantage(
         inputs.turn_count,
         credit,
     )
-    group = inputs.advantage[rows.trajectory_index][:, None]
-    return weight * group + bonus, weight
+    # One number a trajectory: weight and bonus are what tells its tokens apart.
+    group_advantage = inputs.advantage[rows.trajectory_index][:, None]
+    return weight * group_advantage + bonus, weight
 
 
 def policy_loss(
@@ -182,7 +238,21 @@ def policy_loss(
     objective: ObjectiveConfig,
     credit: CreditConfig,
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """(loss_sum, count, figures) of one micro-batch; see ``core.policy_objective``."""
+    """The policy loss of one micro-batch; see ``core.policy_objective``.
+
+    Args:
+      model, params: the policy; the loss is differentiated by its parameters.
+      rows: B segments of T tokens.
+      old_log_probs, ref_log_probs: f32 [B, T], by the policy before the step and by the
+        reference.
+      inputs: from ``loss_inputs``, for the whole optimiser batch.
+      kl_coef: scalar.
+      temperature: scalar, that of sampling and of both log-probs.
+      objective, credit: settings.
+
+    Returns:
+      loss_sum, count and sums for reporting.
+    """
     mask = counted(rows, inputs.valid)
     advantage, _ = token_advantage(rows, inputs, credit)
     log_probs = shifted_log_probs(
@@ -202,7 +272,7 @@ def policy_loss(
         mask,
         clip_low=objective.clip_low,
         clip_high=objective.clip_high,
-        dual_clip=objective.dual_clip or None,
+        dual_clip=objective.dual_clip or None,  # 0 in a config means off
         kl_coef=kl_coef,
         kl_estimator=objective.kl_estimator,
         kl_mask=_memory_tokens(rows, inputs) if objective.kl_scope == "ops" else None,
@@ -211,15 +281,25 @@ def policy_loss(
         constant_length=objective.constant_length,
         trajectory_token_count=inputs.token_count,
         behaviour_log_probs=rows.behaviour_log_probs,
-        importance_cap=objective.importance_cap or None,
+        importance_cap=objective.importance_cap or None,  # likewise
     )
 
 
 def supervised_loss(
     model: Model, params: Any, rows: Rows, chunk_size: int
 ) -> tuple[Array, Array, dict[str, Array]]:
-    """Cross-entropy of action tokens at temperature 1: (loss_sum, count, figures)."""
+    """Cross-entropy of action tokens at temperature 1, for the cold start.
+
+    Args:
+      model, params: the policy.
+      rows: B segments of T tokens.
+      chunk_size: tokens whose logits exist at one time.
+
+    Returns:
+      loss_sum, count and the sum of tokens for reporting.
+    """
     mask = counted(rows)
+    # Temperature 1: demonstrations were not drawn from the policy at another one.
     log_probs = shifted_log_probs(
         *_states(model, params, rows),
         rows.tokens,
@@ -234,11 +314,12 @@ def supervised_loss(
 
 def _states(model: Model, params: Any, rows: Rows) -> tuple[Array, Array]:
     hidden = model.hidden(params, rows.tokens, rows.token_mask)
+    # In the dtype of the states: the product is in float32 whatever its operands are.
     return hidden, model.unembed(params).astype(hidden.dtype)
 
 
 def _memory_tokens(rows: Rows, inputs: LossInputs) -> Array:
     """Tokens that spell a memory op, a skipped write's included; bool [B, T]."""
-    column = jnp.maximum(rows.op_id, 0)
+    column = jnp.maximum(rows.op_id, 0)  # tokens of no op have -1, ruled out below
     kind = inputs.ops.kind[rows.trajectory_index[:, None], column]
     return (rows.op_id >= 0) & is_memory_op(kind)

@@ -38,62 +38,74 @@ def run(
     progress: Progress = no_progress,
     stop: Stop | None = None,
 ) -> dict[str, Any]:
-    """Runs to the end, or continues a run that was stopped; returns the summary.
+    """Runs to the end, or continues a run that was stopped.
 
     A run that has ended with this number of steps is not touched.
 
     Args:
+      settings: the config, parsed and checked.
+      config: the same as a nested dict, to be recorded.
+      workdir: the run directory; made if it does not exist.
+      progress: called with (stage, done, total, metrics).
       stop: whether to end early; None: SIGTERM and Ctrl-C do, while there is something
         to save (from the main thread).
+
+    Returns:
+      The summary, as in ``summary.json``.
 
     Raises:
       ConfigError: something does not fit; nothing was computed.
       RunStopped, RewardError, ServerError: training cannot go on; a checkpoint was
         saved.
-      CheckpointError, OSError: something could not be written; what was is kept.
+      CheckpointError, OSError: something could not be written; earlier files are kept.
       Stopped: by ``stop``; all is saved.
     """
     stop = Stop() if stop is None else stop
-    place = RunDir(workdir)
-    # What depends on files is looked at once, or the processes might see it change.
-    hosts.on_primary(lambda: place.check(config))
-    finished = hosts.from_primary(lambda: place.ended(settings.train.steps))
-    if finished is not None:
-        return finished
+    run_dir = RunDir(workdir)
+    # One process looks at files, or the processes might see them change.
+    hosts.on_primary(lambda: run_dir.check(config))
+    summary = hosts.from_primary(lambda: run_dir.ended(settings.train.steps))
+    if summary is not None:
+        return summary
     _try_optional_parts(settings)
+    # Most that can refuse the config comes before ``claim`` makes the directory.
     suite = make_suite(settings)
     mesh = make_run_mesh(settings)
     policy, reference = _policies(settings, suite, mesh)
     make_memory_models(policy, settings, mesh)
-    hosts.on_primary(lambda: place.claim(config))
-    with contextlib.ExitStack() as held:
-        hosts.on_primary(lambda: held.enter_context(place.locked()))
-        hosts.on_primary(place.note_machine)
+    hosts.on_primary(lambda: run_dir.claim(config))
+    with contextlib.ExitStack() as locks:
+        hosts.on_primary(lambda: locks.enter_context(run_dir.locked()))
+        hosts.on_primary(run_dir.note_machine)
         seconds: dict[str, float] = {}
         try:
             # In the lock: it changes what a server holds, perhaps for another process.
             check_engine(policy, settings, mesh)
             with _timed(seconds, "cold_start"):
-                _start(policy, settings, suite, mesh, place, progress, stop)
+                _cold_start(policy, settings, suite, mesh, run_dir, progress, stop)
         except ConfigError:
             if hosts.primary():
-                place.release()
+                run_dir.release()
             raise
         del policy  # or a second copy would stay in memory to the end
         stop.check()
-        trained = load_policy(str(place.cold_start), settings, mesh)
+        # Read back even if it was just saved: a continued run starts the same way.
+        policy = load_policy(str(run_dir.cold_start), settings, mesh)
         trainer = Trainer(
-            *(trained, suite, settings, mesh),
+            policy,
+            suite,
+            settings,
+            mesh,
             reference=reference,
-            dump=place.dump_update,
+            dump=run_dir.dump_update,
             stop=stop,
         )
-        del trained, reference
-        return _stages(trainer, config, seconds, place, progress, stop)
+        del policy, reference  # the trainer holds what it needs of their parameters
+        return _train_and_evaluate(trainer, config, seconds, run_dir, progress, stop)
 
 
 def _try_optional_parts(settings: RunConfig) -> None:
-    """Tries what a run would else first use minutes after its start.
+    """Tries what a run would otherwise first use minutes after its start.
 
     Raises:
       ConfigError: a missing package, login, file, server or reward function.
@@ -107,39 +119,40 @@ def _try_optional_parts(settings: RunConfig) -> None:
     hosts.on_primary(lambda: check_server(settings))
 
 
-def _stages(
+def _train_and_evaluate(
     trainer: Trainer,
     config: Mapping[str, Any],
     seconds: dict[str, float],
-    place: RunDir,
+    run_dir: RunDir,
     progress: Progress,
     stop: Stop,
 ) -> dict[str, Any]:
-    """What follows the cold start; between two stages nothing is unsaved."""
+    """All after the cold start; between two stages everything is saved."""
     with _timed(seconds, "warm_up"):
         progress("compiling", 0, 1, {})
         trainer.warm_up()
         progress("compiling", 1, 1, {})
     stop.check()
     with _timed(seconds, "evaluate_cold_start"):
-        before = _evaluated(trainer, "cold_start", place, progress)
+        before = _evaluate(trainer, "cold_start", run_dir, progress)
     stop.check()
-    kept = RunCheckpoints(trainer, config, place)
+    checkpoints = RunCheckpoints(trainer, config, run_dir)
     with _timed(seconds, "train"):
-        _train(trainer, config, place, kept, stop, progress)
+        _train(trainer, config, run_dir, checkpoints, stop, progress)
     with _timed(seconds, "evaluate_trained"):
-        after = _evaluated(trainer, "trained", place, progress)
+        after = _evaluate(trainer, "trained", run_dir, progress)
     stop.check()
-    _export(trainer, place, config)
+    _export(trainer, run_dir, config)
     steps = trainer.settings.train.steps
     summary = {"cold_start": before, "trained": after}
-    best = kept.put_back_best()
+    # Last, since it replaces the trainer's parameters by those of the best checkpoint.
+    best = checkpoints.put_back_best()
     if best is not None:
         policy, params = trainer.policy, trainer.params
-        place.save_dir(place.best, lambda path: policy.save(path, params, config))
+        run_dir.save_dir(run_dir.best, lambda path: policy.save(path, params, config))
         summary["best_step"] = best
     summary |= {"seconds": seconds, "steps": steps}
-    place.save_json("summary.json", summary)
+    run_dir.save_json("summary.json", summary)  # its presence marks the run as ended
     return summary
 
 
@@ -159,31 +172,31 @@ def _policies(settings: RunConfig, suite, mesh) -> tuple[Policy, Policy | None]:
     return policy, reference
 
 
-def _start(
+def _cold_start(
     policy: Policy,
     settings: RunConfig,
     suite,
     mesh,
-    place: RunDir,
+    run_dir: RunDir,
     progress: Progress,
     stop: Stop,
 ) -> None:
     """Saves the policy after its cold start, unless that was done before."""
-    kept = place.cold_start_checkpoints
-    if not hosts.from_primary((place.cold_start / "config.json").is_file):
+    checkpoints = run_dir.cold_start_checkpoints
+    if not hosts.from_primary((run_dir.cold_start / "config.json").is_file):
         params = policy.params
         if settings.train.cold_start_steps:
             params = cold_start(
-                *(policy, suite, settings, mesh, progress), kept=kept, stop=stop
+                policy, suite, settings, mesh, progress, kept=checkpoints, stop=stop
             )
-        place.save_dir(place.cold_start, lambda path: policy.save(path, params))
-    hosts.on_primary(lambda: shutil.rmtree(kept, ignore_errors=True))
+        run_dir.save_dir(run_dir.cold_start, lambda path: policy.save(path, params))
+    hosts.on_primary(lambda: shutil.rmtree(checkpoints, ignore_errors=True))
 
 
-def _export(trainer: Trainer, place: RunDir, config: Mapping[str, Any]) -> None:
-    """The trained policy as a whole, and its adapters alone where it has some."""
+def _export(trainer: Trainer, run_dir: RunDir, config: Mapping[str, Any]) -> None:
+    """Saves the whole trained policy, and its adapters on their own if it has some."""
     policy, params = trainer.policy, trainer.params
-    place.save_dir(place.policy, lambda path: policy.save(path, params, config))
+    run_dir.save_dir(run_dir.policy, lambda path: policy.save(path, params, config))
     if policy.model.lora is None:
         return
 
@@ -191,21 +204,22 @@ def _export(trainer: Trainer, place: RunDir, config: Mapping[str, Any]) -> None:
         adapters = to_host(lora.split(params)[0])
         if hosts.primary():
             save_adapters(
-                path, policy.config, adapters, policy.model.lora, place.cold_start
+                path, policy.config, adapters, policy.model.lora, run_dir.cold_start
             )
 
-    place.save_dir(place.adapters, save)
+    run_dir.save_dir(run_dir.adapters, save)
 
 
-def _evaluated(
-    trainer: Trainer, name: str, place: RunDir, progress: Progress
+def _evaluate(
+    trainer: Trainer, name: str, run_dir: RunDir, progress: Progress
 ) -> dict[str, Any]:
+    """Evaluates and saves the current policy; that of the cold start only once."""
     if name == "cold_start":
         file = f"evaluation_{name}.json"
-        known = hosts.from_primary(lambda: place.load_json(file))
-        if known is not None:
-            return known
-    summary, made = evaluate(
+        saved = hosts.from_primary(lambda: run_dir.load_json(file))
+        if saved is not None:
+            return saved
+    summary, sampled = evaluate(
         trainer.engine,
         trainer.collector,
         trainer.suite,
@@ -214,58 +228,59 @@ def _evaluated(
         name=name,
         progress=progress,
     )
-    for how, trajectories in made.items():
-        place.save_trajectories(f"{name}_{how}", trajectories)
-    place.save_json(f"evaluation_{name}.json", summary)
+    for how, trajectories in sampled.items():
+        run_dir.save_trajectories(f"{name}_{how}", trajectories)
+    run_dir.save_json(f"evaluation_{name}.json", summary)
     return summary
 
 
 def _train(
     trainer: Trainer,
     config: Mapping[str, Any],
-    place: RunDir,
-    kept: RunCheckpoints,
+    run_dir: RunDir,
+    checkpoints: RunCheckpoints,
     stop: Stop,
     progress: Progress,
 ) -> None:
-    """All steps that are left, each written down before what comes behind it."""
+    """Runs the steps that are left; each is written down before the next one begins."""
     settings = trainer.settings
     log, last = settings.log, settings.train.steps
-    first = kept.restore()
+    first = checkpoints.restore()
     with (
         stop.unsaved(),
-        kept.closing(),
-        _record(place, first, settings, config) as write,
+        checkpoints.closing(),
+        _metrics_writer(run_dir, first, settings, config) as write,
     ):
         done = first
         progress("training", done, last, {})
         try:
-            for figures, trajectories in trainer.run(first, last):
-                kept.note(done, figures)
-                write(done, figures)
+            for metrics, trajectories in trainer.run(first, last):
+                checkpoints.note(done, metrics)
+                write(done, metrics)
                 if log.records(done):
-                    place.save_trajectories(f"step_{done:06d}", trajectories)
+                    run_dir.save_trajectories(f"step_{done:06d}", trajectories)
                 done += 1
-                progress("training", done, last, _shown(figures))
-                kept.save_if_due(done)
+                progress("training", done, last, _progress_metrics(metrics))
+                checkpoints.save_if_due(done)
                 stop.check()
         except (RunStopped, RewardError, ServerError):
-            kept.save_now(done)
+            # The state is that after ``done`` steps: a continued run repeats the next.
+            checkpoints.save_now(done)
             raise
         except Stopped as stopped:
-            kept.save_now(done)
+            checkpoints.save_now(done)
             raise type(stopped)(f"stopped after step {done} of {last}") from None
 
 
 @contextlib.contextmanager
-def _record(
-    place: RunDir, first: int, settings: RunConfig, config: Mapping[str, Any]
+def _metrics_writer(
+    run_dir: RunDir, first: int, settings: RunConfig, config: Mapping[str, Any]
 ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-    """Writes the figures of a step to the metrics; one process does."""
+    """Gives a function that writes the metrics of a step, in the primary process."""
     log = settings.log
-    metrics = hosts.on_primary(
+    writer = hosts.on_primary(
         lambda: MetricsWriter(
-            place.path,
+            run_dir.path,
             resume_step=first - 1 if first else None,
             tensorboard=log.tensorboard,
             wandb_project=log.wandb_project,
@@ -273,21 +288,22 @@ def _record(
         )
     )
 
-    def write(step: int, figures: Mapping[str, Any]) -> None:
-        hosts.on_primary(lambda: metrics.write(step, figures))
+    def write(step: int, metrics: Mapping[str, Any]) -> None:
+        hosts.on_primary(lambda: writer.write(step, metrics))
 
-    with contextlib.nullcontext() if metrics is None else metrics:
+    with contextlib.nullcontext() if writer is None else writer:
         yield write
 
 
-def _shown(figures: Mapping[str, Any]) -> dict[str, Any]:
+def _progress_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     names = ("success", "write_precision", "reward", "kl")
-    shown = {n: figures.get(n) for n in names}
+    shown = {n: metrics.get(n) for n in names}
     return {n: round(v, 4) for n, v in shown.items() if v is not None}
 
 
 @contextlib.contextmanager
 def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Adds the seconds of its block to ``seconds`` under a name."""
     began = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - began, 2)

@@ -1,7 +1,4 @@
-"""The optimiser and the state that an optimiser step changes.
-
-What changes from step to step by a schedule alone.
-"""
+"""The optimiser, its schedules, and the state that an optimiser step changes."""
 
 from __future__ import annotations
 
@@ -21,14 +18,24 @@ from mempo_jax.types import Array, TrainState
 
 
 class ScheduledValues(NamedTuple):
-    """kl_coef: of the KL to the reference · bonus_scale: of all credit bonuses."""
+    """Scalars of the loss that follow a schedule.
+
+    Attributes:
+      kl_coef: coefficient of the KL to the reference.
+      bonus_scale: factor of all credit bonuses.
+    """
 
     kl_coef: Array
     bonus_scale: Array
 
 
 def scheduled_values(step: int, settings: RunConfig) -> ScheduledValues:
-    """The scalars of ``step``; the learning rate is the optimiser's own schedule."""
+    """The scheduled scalars of a step; the learning rate is the optimiser's own.
+
+    Args:
+      step: from 0.
+      settings: gives sections ``objective`` and ``credit``.
+    """
     objective = settings.objective
     return ScheduledValues(
         kl_coefficient(
@@ -41,11 +48,12 @@ def scheduled_values(step: int, settings: RunConfig) -> ScheduledValues:
 
 
 def policy_optimiser(train: TrainConfig) -> optax.GradientTransformation:
-    """The optimiser of reinforcement learning; each step makes ``minibatches`` updates.
+    """The optimiser of reinforcement learning.
 
     Args:
-      train: section ``train``, whose warm-up and decay count steps, not updates.
+      train: section ``train``, whose warm-up and decay count steps.
     """
+    # A schedule counts updates, and each step makes ``minibatches`` of them.
     schedule = learning_rate(
         train.learning_rate,
         warmup_updates=train.warmup_steps * train.minibatches,
@@ -55,7 +63,12 @@ def policy_optimiser(train: TrainConfig) -> optax.GradientTransformation:
 
 
 def cold_start_optimiser(train: TrainConfig) -> optax.GradientTransformation:
-    """The same AdamW with a cosine decay to 0 over the cold start."""
+    """The same AdamW with a cosine decay to 0 over the cold start.
+
+    Args:
+      train: section ``train``.
+    """
+    # A short rise suffices: 20 updates, or a tenth of a shorter cold start.
     schedule = learning_rate(
         train.cold_start_learning_rate,
         warmup_updates=min(20, train.cold_start_steps // 10),
@@ -67,16 +80,21 @@ def cold_start_optimiser(train: TrainConfig) -> optax.GradientTransformation:
 def learning_rate(
     peak: float, *, warmup_updates: int, decay_updates: int
 ) -> optax.Schedule:
-    """Update number (from 0) -> learning rate.
-
-    The rate rises linearly to ``peak``, then stays, or falls as a cosine to 0.
+    """A schedule: linear rise to ``peak``, then constant, or a cosine fall to 0.
 
     Args:
+      peak: the highest rate.
       warmup_updates: length of the rise; 0 for none.
       decay_updates: update at which the cosine reaches 0, warm-up included; 0 for a
         constant rate.
+
+    Returns:
+      Update number (from 0) -> learning rate.
+
+    Raises:
+      ValueError: the decay would end within the warm-up.
     """
-    # The first update would be lost at a rate of 0: the rise starts one step in.
+    # A rate of 0 would waste the first update: the rise starts one update in.
     rise = optax.linear_schedule(
         peak / (warmup_updates + 1), peak, max(warmup_updates, 1)
     )
@@ -101,7 +119,7 @@ def make_optimiser(
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) in float32 throughout.
 
-    Moments and updates are float32 whatever the parameters are stored in; add them
+    Moments and updates are float32 whatever the parameters are stored in; add updates
     with ``add_updates``. The norm of the whole gradient is clipped first.
 
     Args:
@@ -110,6 +128,7 @@ def make_optimiser(
     """
     return _in_float32(
         optax.chain(
+            # Before Adam: one huge gradient would stay in its moments for many updates.
             optax.clip_by_global_norm(train.grad_clip),
             optax.adamw(
                 schedule,
@@ -123,7 +142,12 @@ def make_optimiser(
 
 
 def add_updates(params: Any, updates: Any) -> Any:
-    """params + updates, summed in float32, in the parameters' own dtype."""
+    """params + updates, summed in float32, in the parameters' own dtype.
+
+    Args:
+      params: tree of arrays.
+      updates: the same tree, float32.
+    """
     return jax.tree.map(
         lambda p, u: (p.astype(u.dtype) + u).astype(p.dtype), params, updates
     )
@@ -134,46 +158,65 @@ def init_state(
     key: Array,
     optimiser: optax.GradientTransformation,
     mesh: Mesh,
-    table: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
+    partition_rules: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
 ) -> TrainState:
-    """A fresh state, made in its place: no array is ever whole on one device.
+    """A fresh state, made on the mesh: no device ever holds a whole array.
 
     Args:
       init: key -> parameters, such as ``LanguageModel.init``.
       key: PRNG key.
+      optimiser: makes its own state.
+      mesh: devices to make it on.
+      partition_rules: how parameters are split over them.
     """
 
     def make(key: Array) -> TrainState:
         return fresh_state(init(key), optimiser)
 
-    placed = placement.shardings(jax.eval_shape(make, key), mesh, table)
-    return jax.jit(make, out_shardings=placed)(key)
+    shardings = placement.shardings(jax.eval_shape(make, key), mesh, partition_rules)
+    # Compiled as one, so that each device only computes its own part.
+    return jax.jit(make, out_shardings=shardings)(key)
 
 
 def state_from_params(
     params: Any,
     optimiser: optax.GradientTransformation,
     mesh: Mesh,
-    table: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
+    partition_rules: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
 ) -> TrainState:
-    """A fresh optimiser over a copy of given parameters (numpy or jax)."""
-    params = place_params(params, mesh, table)
+    """A fresh optimiser over a copy of existing parameters.
+
+    Args:
+      params: tree of numpy or jax arrays; the caller may keep them.
+      optimiser: makes its own state.
+      mesh: devices to place it on.
+      partition_rules: how parameters are split over them.
+    """
+    params = place_params(params, mesh, partition_rules)
+    # Shapes alone, to find the sharding of moments before any is made.
     shapes = jax.eval_shape(lambda p: fresh_state(p, optimiser), params)
-    placed = placement.shardings(shapes, mesh, table)
+    shardings = placement.shardings(shapes, mesh, partition_rules)
 
     def copy(params: Any) -> TrainState:
         # A copy: updates donate the state, and the caller may keep these parameters.
         return fresh_state(jax.tree.map(jnp.copy, params), optimiser)
 
-    return jax.jit(copy, out_shardings=placed)(params)
+    return jax.jit(copy, out_shardings=shardings)(params)
 
 
 def fresh_state(params: Any, optimiser: optax.GradientTransformation) -> TrainState:
-    """Step 0 over ``params``."""
+    """The state at step 0.
+
+    Args:
+      params: what is trained.
+      optimiser: makes its own state.
+    """
     return TrainState(params, optimiser.init(params), jnp.zeros((), jnp.int32))
 
 
 def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """``inner`` on float32 copies: in bfloat16 small moments and updates round away."""
+
     def init(params):
         return inner.init(_wide(params))
 

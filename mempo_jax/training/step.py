@@ -4,14 +4,9 @@ Each is built once for a model, a mesh and settings, and compiles once for each 
 rows. Micro-batches add (gradient sum, loss sum, count), and ``apply`` divides once at
 the end, so how rows are cut into micro-batches changes nothing but memory.
 
-Sums of one optimiser batch: how a micro-batch adds its gradient to them.
-
-Arrays of nothing, in the shapes of a run: what its programs are compiled on.
-
-Keeps the host from running far ahead of the devices.
-
-Calls of compiled programs return before they have run. A step could be handed over as
-a whole within milliseconds, and nobody could then leave it for minutes.
+``TrainPrograms`` compiles the functions after it: ``accumulate_gradient`` is the step
+of reinforcement learning, ``accumulate_supervised`` that of the cold start, and
+``apply_update`` the update of both.
 """
 
 from __future__ import annotations
@@ -37,214 +32,27 @@ from mempo_jax.training.loss import LossInputs, Model
 from mempo_jax.training.state import add_updates, fresh_state
 from mempo_jax.types import Array, Rows, TrainState, Trajectories
 
-# Of a pass on one CPU: what so many tokens make is written to memory that the pass
-# before has used, and is read again while it is near. Fewer make products slower.
+# Tokens of a forward and backward pass on one CPU: each pass reuses the memory of the
+# one before, while it is still in the cache. Fewer tokens make slower matrix products.
 CPU_PASS = 1_024
+SHORT_S, LONG_S = 1.0, 4.0  # seconds between two waits: wait rarer below, oftener above
+LARGEST_STRIDE = 64  # results between two waits, so that a stop is never far away
 
 
 class Accumulator(NamedTuple):
-    """Sums over the micro-batches so far: float32 gradients, loss, count, figures."""
+    """Sums over the micro-batches so far, all float32.
+
+    Attributes:
+      grads: gradient of loss_sum by what is trained.
+      loss_sum: scalar.
+      count: scalar, what loss_sum is to be divided by.
+      aux: further sums for reporting, by name.
+    """
 
     grads: Any
     loss_sum: Array
     count: Array
     aux: dict[str, Array]
-
-
-def add(sums: Accumulator, loss: Callable, params: Any) -> Accumulator:
-    """Adds value of ``loss(params) -> (sum, count, aux)``, and the gradient by what is
-    trained of ``params``."""
-    trained, frozen = lora.split(params)
-
-    def with_aux(trained):
-        loss_sum, count, aux = loss(lora.join(trained, frozen))
-        return loss_sum, (count, aux)
-
-    value, grads = jax.value_and_grad(with_aux, has_aux=True)(trained)
-    loss_sum, (count, aux) = value
-    return jax.tree.map(jnp.add, sums, Accumulator(grads, loss_sum, count, aux))
-
-
-def scan_row_chunks(
-    one: Callable, sums: Accumulator, batch: Any, tokens: int
-) -> Accumulator:
-    """``one(sums, part)`` over equal parts of the rows of ``batch``, in turn.
-
-    batch: a tree of arrays [B, ...], the first of them [B, T]. tokens: of a part, at
-    least, where B can be divided so; 0 for all at once.
-    """
-    rows, length = jax.tree.leaves(batch)[0].shape
-    most = rows * length // tokens if tokens else 1
-    parts = next(n for n in range(max(1, min(most, rows)), 0, -1) if rows % n == 0)
-    if parts == 1:
-        return one(sums, batch)
-    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
-    return jax.lax.scan(lambda sums, part: (one(sums, part), None), sums, split)[0]
-
-
-def zero_sums(model: Model, keys: tuple[str, ...]) -> Accumulator:
-    """An empty accumulator for what is trained of ``model``.
-
-    Args:
-      keys: names of the sums that the loss reports.
-    """
-    trained, _ = lora.split(jax.eval_shape(model.init, jax.random.key(0)))
-    grads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained)
-    return Accumulator(
-        grads, jnp.zeros(()), jnp.zeros(()), {key: jnp.zeros(()) for key in keys}
-    )
-
-
-def accumulate_gradient(
-    params: Any,
-    sums: Accumulator,
-    rows: Rows,
-    old_log_probs: Array,
-    ref_log_probs: Array,
-    inputs: LossInputs,
-    kl_coef: Array,
-    temperature: Array,
-    *,
-    model: Model,
-    objective: ObjectiveConfig,
-    credit: CreditConfig,
-    pass_tokens: int,
-) -> Accumulator:
-    """Adds the policy loss of one micro-batch, and its gradient, to ``sums``.
-
-    Args:
-      params: the policy's, frozen ones included.
-      rows: B segments of T tokens.
-      old_log_probs: f32 [B, T], by the policy before the step.
-      ref_log_probs: f32 [B, T], by the frozen reference.
-      inputs: group advantages and credit of the whole optimiser batch.
-      kl_coef: scalar.
-      temperature: scalar, that of sampling.
-      pass_tokens: see ``scan_row_chunks``.
-    """
-
-    def one(sums: Accumulator, part: Any) -> Accumulator:
-        def loss(params: Any) -> tuple[Array, Array, dict[str, Array]]:
-            return losses.policy_loss(
-                model,
-                params,
-                *part,
-                inputs,
-                kl_coef,
-                temperature,
-                objective,
-                credit,
-            )
-
-        return add(sums, loss, params)
-
-    batch = rows, old_log_probs, ref_log_probs
-    return scan_row_chunks(one, sums, batch, pass_tokens)
-
-
-def accumulate_supervised(
-    params: Any,
-    sums: Accumulator,
-    rows: Rows,
-    *,
-    model: Model,
-    logit_chunk: int,
-    pass_tokens: int,
-) -> Accumulator:
-    """Adds the cross-entropy of one micro-batch, and its gradient, to ``sums``."""
-
-    def one(sums: Accumulator, part: Rows) -> Accumulator:
-        def loss(params: Any) -> tuple[Array, Array, dict[str, Array]]:
-            return losses.supervised_loss(model, params, part, logit_chunk)
-
-        return add(sums, loss, params)
-
-    return scan_row_chunks(one, sums, rows, pass_tokens)
-
-
-def apply_update(
-    state: TrainState, sums: Accumulator, *, optimiser: optax.GradientTransformation
-) -> tuple[TrainState, dict[str, Array]]:
-    """One optimiser step on the accumulated gradient; see ``TrainPrograms.apply``."""
-    divisor = jnp.maximum(sums.count, 1)
-    loss = sums.loss_sum / divisor
-    grads = jax.tree.map(lambda grad: grad / divisor, sums.grads)
-    norm = optax.tree.norm(grads)
-    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    empty = sums.count == 0
-    updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
-    new = TrainState(add_updates(state.params, updates), opt_state, state.step + 1)
-    use = finite & ~empty
-    # Chosen by where, so that a bad update leaves every leaf as it was.
-    state = jax.tree.map(lambda a, b: jnp.where(use, a, b), new, state)
-    tokens = jnp.maximum(sums.aux["tokens"], 1)
-    means = {k: v / tokens for k, v in sums.aux.items() if k != "tokens"}
-    return state, means | {
-        "loss": loss,
-        "grad_norm": norm,
-        "count": sums.count,
-        "tokens": sums.aux["tokens"],
-        "skipped": ~finite,
-        "empty": empty,
-    }
-
-
-def dummy_trajectories(settings: RunConfig, shapes: BatchShapes) -> Trajectories:
-    """The facts of a step's trajectories, none of them valid."""
-    size = settings.sampling.group_size
-    count = size * settings.sampling.tasks_per_step
-    empty = assemble_trajectories([], 1, shapes)
-
-    def grow(leaf: np.ndarray) -> np.ndarray:
-        if leaf.shape[:1] == (1,):
-            return np.zeros((count // size, size), leaf.dtype)
-        return np.zeros((count, *leaf.shape[1:]), leaf.dtype)
-
-    return jax.tree.map(grow, empty)
-
-
-def dummy_rows(count: int, length: int) -> Rows:
-    """One micro-batch [count, length] without a token."""
-    shape = (count, length)
-    whole = np.zeros(shape, np.int32)
-    no = np.zeros(shape, bool)
-    return Rows(
-        tokens=whole,
-        token_mask=no,
-        action_mask=no,
-        behaviour_log_probs=np.zeros(shape, np.float32),
-        turn_id=whole,
-        op_id=whole - 1,
-        trajectory_index=np.zeros(count, np.int32),
-        valid=np.zeros(count, bool),
-    )
-
-
-SHORT_S, LONG_S = 1.0, 4.0  # between two waits
-LARGEST_STRIDE = 64
-
-
-class RunAheadLimit:
-    """Waits for a result now and then: every one where they take seconds, hardly ever
-    where they take milliseconds, since the devices idle meanwhile."""
-
-    def __init__(self) -> None:
-        self._stride, self._count = 1, 0
-        self._waited = time.monotonic()
-
-    def __call__(self, result: Any) -> None:
-        """Told of each result that was asked for; may wait until it is there."""
-        self._count += 1
-        if self._count < self._stride:
-            return
-        jax.block_until_ready(result)
-        now = time.monotonic()
-        each_s = (now - self._waited) / self._count
-        self._waited, self._count = now, 0
-        if each_s * self._stride < SHORT_S:
-            self._stride = min(2 * self._stride, LARGEST_STRIDE)
-        elif each_s * self._stride > LONG_S:
-            self._stride = max(1, self._stride // 2)
 
 
 class TrainPrograms:
@@ -254,12 +62,9 @@ class TrainPrograms:
     left. ``accumulate`` and ``supervised_accumulate`` consume (donate) the accumulator
     passed to them, ``apply`` the state.
 
-    ``params`` are always whole, what is frozen included. Gradients, accumulators and
-    the state are those of what is trained: the adapters of a model that has some
-    (``models.lora``), else all of it.
-
-    pass_tokens: see ``scan_row_chunks``; None: as is best here.
-    outcome_gate: see ``core.advantages.gated_normalise``.
+    ``params`` are always all parameters, frozen ones included. Gradients, accumulators
+    and the state are those of what is trained: the adapters of a model that has some
+    (``models.lora``), else everything.
     """
 
     def __init__(
@@ -271,25 +76,37 @@ class TrainPrograms:
         credit: CreditConfig,
         *,
         outcome_gate: bool,
-        table: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
+        partition_rules: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
         pass_tokens: int | None = None,
     ):
+        """Compiles nothing yet; each program compiles at its first call.
+
+        Args:
+          model: the policy, or a reference of another architecture.
+          mesh: devices to run on.
+          optimiser: makes updates from the gradient.
+          objective, credit: settings, constants of the compiled programs.
+          outcome_gate: see ``core.advantages.gated_normalise``.
+          partition_rules: how parameters are split over the mesh.
+          pass_tokens: see ``scan_row_chunks``; None: as is best on this machine.
+        """
         self.mesh = mesh
         if pass_tokens is None:
             alone = mesh.size == 1 and jax.default_backend() == "cpu"
             pass_tokens = CPU_PASS if alone else 0
-        self._pass = pass_tokens
+        self._pass_tokens = pass_tokens
         self._optimiser = optimiser
         self._rows = placement.row_sharding(mesh)
+        # Pins activations to their rows, or each device might compute the rows of all.
         self._model = model.with_rows(self._rows) if mesh.size > 1 else model
         self._replicated = placement.replicated(mesh)
         shapes = jax.eval_shape(model.init, jax.random.key(0))
         trained, _ = lora.split(shapes)
-        self._params = placement.shardings(shapes, mesh, table)
+        self._params = placement.shardings(shapes, mesh, partition_rules)
         self._state = placement.shardings(
             jax.eval_shape(partial(fresh_state, optimiser=optimiser), trained),
             mesh,
-            table,
+            partition_rules,
         )
         self._compile(objective, credit, outcome_gate)
 
@@ -303,7 +120,14 @@ class TrainPrograms:
         }
 
     def place_rows(self, rows: Any) -> Any:
-        """Rows, or any tree of [B, ...] arrays, split over data and fsdp."""
+        """Splits rows over the axes data and fsdp of the mesh.
+
+        Args:
+          rows: any tree of arrays [B, ...].
+
+        Raises:
+          ValueError: B cannot be split evenly.
+        """
         for leaf in jax.tree.leaves(rows):
             placement.check_rows(leaf.shape[0], self.mesh)
         return placement.put(rows, self._rows)
@@ -317,19 +141,24 @@ class TrainPrograms:
         """Group advantage and credit of ops, from what happened.
 
         Args:
-          trajectories: N = G * S of them.
+          trajectories: facts of N = G * S trajectories.
           token_count: [N] from ``loss.count_tokens``, over the batches of one update.
-          bonus_scale: of all bonuses, from ``core.bonus_scale``.
+          bonus_scale: factor of all bonuses, from ``core.bonus_scale``.
         """
         arrays = self._put((trajectories, token_count))
         return self._loss_inputs(*arrays, bonus_scale=self._scalar(bonus_scale))
 
     def score(self, params: Any, rows: Rows, temperature: float) -> tuple[Array, Array]:
-        """Log-probs of the counted tokens and entropy of what they were drawn from.
+        """Log-probs of the counted tokens, and entropy of their distributions.
+
+        Args:
+          params: all parameters of the policy or the reference.
+          rows: B segments of T tokens.
+          temperature: that of sampling.
 
         Returns:
-          Two f32 [B, T] by the alignment rule, at ``temperature``; 0 at all that does
-          not count, see ``loss.counted``: logits are made for little else.
+          Two f32 [B, T] by the alignment rule; 0 for tokens that do not count (see
+          ``loss.counted``), whose logits are hardly ever computed.
         """
         rows = self.place_rows(rows)
         return self._score(params, rows, self._scalar(temperature))
@@ -359,9 +188,12 @@ class TrainPrograms:
         ``inputs`` by each row's op_id and turn_id.
 
         Args:
-          params: the policy's.
+          params: all parameters of the policy.
           accumulator: from ``zeros`` or the micro-batch before; consumed.
+          rows: B segments of T tokens.
           old_log_probs, ref_log_probs: f32 [B, T] from ``score``.
+          inputs: from ``loss_inputs``, for the whole optimiser batch.
+          kl_coef: coefficient of the KL to the reference.
           temperature: that of sampling and of both log-probs.
         """
         arrays = self.place_rows((rows, old_log_probs, ref_log_probs))
@@ -373,28 +205,39 @@ class TrainPrograms:
     def supervised_accumulate(
         self, params: Any, accumulator: Accumulator, rows: Rows
     ) -> Accumulator:
-        """Adds one micro-batch of cross-entropy on action tokens, at temperature 1."""
+        """Adds one micro-batch of cross-entropy on action tokens, at temperature 1.
+
+        Args:
+          params: all parameters of the policy.
+          accumulator: from ``supervised_zeros`` or the micro-batch before; consumed.
+          rows: B segments of T tokens.
+        """
         return self._supervised(params, accumulator, self.place_rows(rows))
 
     def apply(
         self, state: TrainState, accumulator: Accumulator
     ) -> tuple[TrainState, dict[str, Array]]:
-        """One optimiser step on the accumulated gradient; ``state`` is consumed.
+        """One optimiser step on the accumulated gradient.
 
-        Where loss or gradient is not finite (``skipped``), or nothing was counted
+        If loss or gradient is not finite (``skipped``), or nothing was counted
         (``empty``), parameters, optimiser state and step stay as they are.
+
+        Args:
+          state: consumed.
+          accumulator: sums of all micro-batches of the update.
 
         Returns:
           The state, and scalars: loss, grad_norm (before clipping), count, tokens,
-          skipped, empty, and the accumulated figures as means over tokens.
+          skipped, empty, and the accumulated sums as means over tokens.
         """
         return self._apply(state, accumulator)
 
     def _compile(
         self, objective: ObjectiveConfig, credit: CreditConfig, outcome_gate: bool
     ) -> None:
-        rows, whole, params = self._rows, self._replicated, self._params
-        sums = Accumulator(self._state.params, whole, whole, whole)
+        rows, replicated, params = self._rows, self._replicated, self._params
+        # A gradient is split like the parameter it belongs to, so adding moves nothing.
+        sums = Accumulator(self._state.params, replicated, replicated, replicated)
         # Bound by keyword: what jit traces are the named functions of this module.
         self._loss_inputs = jax.jit(
             partial(
@@ -403,13 +246,14 @@ class TrainPrograms:
                 credit=credit,
                 outcome_gate=outcome_gate,
             ),
-            out_shardings=whole,  # small, and every device lays it on its own rows
+            out_shardings=replicated,  # small, and every device lays it on its own rows
         )
         self._score = jax.jit(
             partial(losses.score, self._model, logit_chunk=objective.logit_chunk),
-            in_shardings=(params, rows, whole),
-            out_shardings=rows,
+            in_shardings=(params, rows, replicated),
+            out_shardings=rows,  # read by ``accumulate`` on the device of their row
         )
+        # Compiled too: made on the devices, already split, without an upload.
         self._zeros, self._supervised_zeros = (
             jax.jit(partial(zero_sums, self._model, keys), out_shardings=sums)
             for keys in (objective.aux_keys, ("tokens",))
@@ -420,9 +264,12 @@ class TrainPrograms:
                 model=self._model,
                 objective=objective,
                 credit=credit,
-                pass_tokens=self._pass,
+                pass_tokens=self._pass_tokens,
             ),
-            in_shardings=(params, sums, rows, rows, rows, whole, whole, whole),
+            in_shardings=(
+                *(params, sums, rows, rows, rows),
+                *(replicated, replicated, replicated),
+            ),
             out_shardings=sums,
             donate_argnums=1,  # the old sums' memory holds the new ones
         )
@@ -431,23 +278,267 @@ class TrainPrograms:
                 accumulate_supervised,
                 model=self._model,
                 logit_chunk=objective.logit_chunk,
-                pass_tokens=self._pass,
+                pass_tokens=self._pass_tokens,
             ),
             in_shardings=(params, sums, rows),
             out_shardings=sums,
-            donate_argnums=1,
+            donate_argnums=1,  # as above
         )
         self._apply = jax.jit(
             partial(apply_update, optimiser=self._optimiser),
             in_shardings=(self._state, sums),
-            out_shardings=(self._state, whole),
+            out_shardings=(self._state, replicated),
             donate_argnums=0,  # no result could use the gradient's memory
         )
 
     def _scalar(self, value: Any) -> Array:
         if not isinstance(value, jax.Array):
-            value = np.float32(value)
+            value = np.float32(value)  # a Python float is weakly typed: a second trace
         return placement.put(value, self._replicated)
 
     def _put(self, tree: Any) -> Any:
         return placement.put(tree, self._replicated)
+
+
+def accumulate_gradient(
+    params: Any,
+    sums: Accumulator,
+    rows: Rows,
+    old_log_probs: Array,
+    ref_log_probs: Array,
+    inputs: LossInputs,
+    kl_coef: Array,
+    temperature: Array,
+    *,
+    model: Model,
+    objective: ObjectiveConfig,
+    credit: CreditConfig,
+    pass_tokens: int,
+) -> Accumulator:
+    """Adds the policy loss of one micro-batch, and its gradient, to ``sums``.
+
+    Args:
+      params: all parameters of the policy, frozen ones included.
+      sums: of the micro-batches so far.
+      rows: B segments of T tokens.
+      old_log_probs: f32 [B, T], by the policy before the step.
+      ref_log_probs: f32 [B, T], by the frozen reference.
+      inputs: group advantages and credit of the whole optimiser batch.
+      kl_coef: scalar.
+      temperature: scalar, that of sampling.
+      model, objective, credit: constants of the compiled program.
+      pass_tokens: see ``scan_row_chunks``.
+    """
+
+    def add_chunk(sums: Accumulator, chunk: Any) -> Accumulator:
+        def loss(params: Any) -> tuple[Array, Array, dict[str, Array]]:
+            return losses.policy_loss(
+                model,
+                params,
+                *chunk,
+                inputs,
+                kl_coef,
+                temperature,
+                objective,
+                credit,
+            )
+
+        return add(sums, loss, params)
+
+    batch = rows, old_log_probs, ref_log_probs
+    return scan_row_chunks(add_chunk, sums, batch, pass_tokens)
+
+
+def accumulate_supervised(
+    params: Any,
+    sums: Accumulator,
+    rows: Rows,
+    *,
+    model: Model,
+    logit_chunk: int,
+    pass_tokens: int,
+) -> Accumulator:
+    """Adds the cross-entropy of one micro-batch, and its gradient, to ``sums``.
+
+    Args:
+      params: all parameters of the policy, frozen ones included.
+      sums: of the micro-batches so far.
+      rows: B segments of T tokens.
+      model: constant of the compiled program.
+      logit_chunk: tokens whose logits exist at one time.
+      pass_tokens: see ``scan_row_chunks``.
+    """
+
+    def add_chunk(sums: Accumulator, chunk: Rows) -> Accumulator:
+        def loss(params: Any) -> tuple[Array, Array, dict[str, Array]]:
+            return losses.supervised_loss(model, params, chunk, logit_chunk)
+
+        return add(sums, loss, params)
+
+    return scan_row_chunks(add_chunk, sums, rows, pass_tokens)
+
+
+def apply_update(
+    state: TrainState, sums: Accumulator, *, optimiser: optax.GradientTransformation
+) -> tuple[TrainState, dict[str, Array]]:
+    """One optimiser step on the accumulated gradient; see ``TrainPrograms.apply``.
+
+    Args:
+      state: before the update.
+      sums: of all micro-batches of the update.
+      optimiser: makes updates from the gradient.
+    """
+    divisor = jnp.maximum(sums.count, 1)
+    loss = sums.loss_sum / divisor
+    grads = jax.tree.map(lambda grad: grad / divisor, sums.grads)
+    norm = optax.tree.norm(grads)
+    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+    empty = sums.count == 0
+    updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
+    new = TrainState(add_updates(state.params, updates), opt_state, state.step + 1)
+    use = finite & ~empty
+    # Chosen by where, so that a bad update leaves every leaf as it was.
+    state = jax.tree.map(lambda a, b: jnp.where(use, a, b), new, state)
+    tokens = jnp.maximum(sums.aux["tokens"], 1)
+    means = {k: v / tokens for k, v in sums.aux.items() if k != "tokens"}
+    return state, means | {
+        "loss": loss,
+        "grad_norm": norm,
+        "count": sums.count,
+        "tokens": sums.aux["tokens"],
+        "skipped": ~finite,
+        "empty": empty,
+    }
+
+
+def add(sums: Accumulator, loss: Callable, params: Any) -> Accumulator:
+    """Adds the value of a loss and its gradient by what is trained.
+
+    Args:
+      sums: so far.
+      loss: params -> (sum, count, aux).
+      params: all parameters; frozen ones get no gradient.
+    """
+    trained, frozen = lora.split(params)
+
+    def with_aux(trained):
+        loss_sum, count, aux = loss(lora.join(trained, frozen))
+        return loss_sum, (count, aux)
+
+    value, grads = jax.value_and_grad(with_aux, has_aux=True)(trained)
+    loss_sum, (count, aux) = value
+    return jax.tree.map(jnp.add, sums, Accumulator(grads, loss_sum, count, aux))
+
+
+def scan_row_chunks(
+    add_chunk: Callable, sums: Accumulator, batch: Any, tokens: int
+) -> Accumulator:
+    """Applies ``add_chunk(sums, chunk)`` in turn to equal parts of a batch's rows.
+
+    Args:
+      add_chunk: adds one part to the sums.
+      sums: so far.
+      batch: a tree of arrays [B, ...], the first of them [B, T].
+      tokens: least size of a part, if B can be divided so; 0 for all at once.
+    """
+    rows, length = jax.tree.leaves(batch)[0].shape
+    most = rows * length // tokens if tokens else 1
+    parts = next(n for n in range(max(1, min(most, rows)), 0, -1) if rows % n == 0)
+    if parts == 1:
+        return add_chunk(sums, batch)
+    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
+
+    def body(sums: Accumulator, chunk: Any) -> tuple[Accumulator, None]:
+        return add_chunk(sums, chunk), None
+
+    return jax.lax.scan(body, sums, split)[0]
+
+
+def zero_sums(model: Model, keys: tuple[str, ...]) -> Accumulator:
+    """An empty accumulator for what is trained of a model.
+
+    Args:
+      model: gives the shapes of its parameters.
+      keys: names of the sums that the loss reports.
+    """
+    trained, _ = lora.split(jax.eval_shape(model.init, jax.random.key(0)))
+    # float32 even for bfloat16 parameters: many small gradients are added to them.
+    grads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), trained)
+    return Accumulator(
+        grads, jnp.zeros(()), jnp.zeros(()), {key: jnp.zeros(()) for key in keys}
+    )
+
+
+def dummy_trajectories(settings: RunConfig, shapes: BatchShapes) -> Trajectories:
+    """Facts in the shapes of a step's trajectories, for compiling; none is valid.
+
+    Args:
+      settings: gives the number of tasks and the group size.
+      shapes: gives the widths of tables.
+    """
+    size = settings.sampling.group_size
+    count = size * settings.sampling.tasks_per_step
+    empty = assemble_trajectories([], 1, shapes)
+
+    def grow(leaf: np.ndarray) -> np.ndarray:
+        # Without trajectories [G, S] comes as [1, 0], and [N, ...] as [0, ...].
+        if leaf.shape[:1] == (1,):
+            return np.zeros((count // size, size), leaf.dtype)
+        return np.zeros((count, *leaf.shape[1:]), leaf.dtype)
+
+    return jax.tree.map(grow, empty)
+
+
+def dummy_rows(count: int, length: int) -> Rows:
+    """One micro-batch without a token, for compiling.
+
+    Args:
+      count: rows.
+      length: tokens of a row.
+    """
+    shape = (count, length)
+    zeros = np.zeros(shape, np.int32)
+    nowhere = np.zeros(shape, bool)
+    return Rows(
+        tokens=zeros,
+        token_mask=nowhere,
+        action_mask=nowhere,
+        behaviour_log_probs=np.zeros(shape, np.float32),
+        turn_id=zeros,
+        op_id=zeros - 1,
+        trajectory_index=np.zeros(count, np.int32),
+        valid=np.zeros(count, bool),
+    )
+
+
+class RunAheadLimit:
+    """Keeps the host from running far ahead of the devices.
+
+    Calls of compiled programs return before they have run: without a limit a whole step
+    could be queued within milliseconds, and the process could not be stopped until the
+    devices have done it, minutes later. This waits for a result now and then: for every
+    one if they take seconds, hardly ever if they take milliseconds, since the devices
+    idle meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._stride, self._count = 1, 0
+        self._waited = time.monotonic()
+
+    def __call__(self, result: Any) -> None:
+        """Counts a result that was requested, and may wait until it is there.
+
+        Args:
+          result: arrays that a compiled program returned.
+        """
+        self._count += 1
+        if self._count < self._stride:
+            return
+        jax.block_until_ready(result)
+        now = time.monotonic()
+        each_s = (now - self._waited) / self._count
+        self._waited, self._count = now, 0
+        if each_s * self._stride < SHORT_S:
+            self._stride = min(2 * self._stride, LARGEST_STRIDE)
+        elif each_s * self._stride > LONG_S:
+            self._stride = max(1, self._stride // 2)

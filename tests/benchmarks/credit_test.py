@@ -7,13 +7,13 @@ import pytest
 
 from benchmarks import _credit_samples, _credit_truth, credit
 from benchmarks._credit_ranks import auc, spearman, with_interval
-from mempo_jax.builders import engines
 from mempo_jax.builders.policies import make_nano
 from mempo_jax.builders.suites import make_episodes, make_suite
 from mempo_jax.config import from_config
 from mempo_jax.rollout.collect import Collector
 from mempo_jax.rollout.sampler import Counters, Generation
 from mempo_jax.settings import ConfigError
+from mempo_jax.training import loop
 from tests.experiments.tiny import get_config
 from tests.rollout.at_once import AtOnce
 from tests.rollout.probe_case import ANSWER, RECALL, WRITE, play
@@ -165,7 +165,7 @@ def case(tmp_path_factory):
         return engine, Collector(engine, policy.tokenizer, make, 20.0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "make_collector", make_collector)
+        patch.setattr(loop, "make_collector", make_collector)
         yield config.to_dict(), str(place)
 
 

@@ -86,7 +86,7 @@ def test_what_comes_before_a_policy_is_judged_by_its_words():
     given = memory_models.without_policy(settings_of())
     assert given.callables["judge"]("ann phone 18", "ann phone 17") == Verdict.UPDATES
     assert given.callables["summarise"] is None
-    assert given.foresee is None
+    assert given.prefetch_verdicts is None
 
 
 def test_a_built_in_policy_knows_its_questions_and_answers():
@@ -163,8 +163,8 @@ def test_steps_with_the_policy_as_adviser_repeat_and_compile_nothing_new(monkeyp
         assert figures["compilations"] == 0
     assert seen[0][0] == seen[1][0]
     jax.tree.map(np.testing.assert_array_equal, seen[0][1], seen[1][1])
-    judge, summarise = trainer.engine._followers
+    judge, summarise = trainer.engine._subscribers
     assert judge._verdicts
-    assert summarise._said
+    assert summarise._summaries
     outcomes = {r.outcome for log in seen[0][0] for r in log if r.kind == "write"}
     assert len(outcomes) > 1, "all were judged alike"

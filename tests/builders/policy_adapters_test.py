@@ -187,7 +187,7 @@ def test_a_narrow_base_has_wide_adapters(setting):
 class Nudge:
     """In place of compiled programs: adds 1 to all that is trained."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, **named):
         pass
 
     def supervised_zeros(self):

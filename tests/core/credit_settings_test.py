@@ -53,5 +53,5 @@ def test_impossible_settings_are_refused(change, message):
     ],
 )
 def test_only_what_a_listed_mode_reads_is_probed(change, needs):
-    assert dataclasses.replace(SETTINGS, **change).needs == set(needs)
+    assert dataclasses.replace(SETTINGS, **change).required_probes == set(needs)
     assert set(needs) <= set(NEEDS)

@@ -98,7 +98,7 @@ def sample():
     return {
         "failed": failed,
         "own": sorted({job.task.index for job in collector.rounds[-1]}),
-        "kept": [[t.task.index, t.sample] for t in groups.kept],
+        "kept": [[t.task.index, t.sample] for t in groups.trajectories],
     }
 
 

@@ -121,7 +121,7 @@ def test_half_given_launches_are_refused(given, message):
 
 
 def test_others_that_do_not_come_are_told_of_in_one_line(tmp_path):
-    code = "from mempo_jax.training import processes as p; p.start(*{}, connect_s=1)"
+    code = "from mempo_jax.distributed import hosts as p; p.start(*{}, connect_s=1)"
     given = f"localhost:{_processes.free_port()}", 2, 1
     ended = subprocess.run(
         [sys.executable, "-c", code.format(given)],

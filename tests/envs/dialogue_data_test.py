@@ -18,10 +18,10 @@ def test_sessions_come_by_number_with_pictures_in_words(tmp_path):
     assert found.name == "own-1"
     assert [s.number for s in found.sessions] == [1, 2]
     assert found.sessions[0].date == "8:05 pm on 2 May, 2024"
-    assert found.sessions[0].said[0] == Utterance(
+    assert found.sessions[0].utterances[0] == Utterance(
         "D1:1", "Nora", "I bought a lamp today."
     )
-    assert found.sessions[1].said[1] == Utterance(
+    assert found.sessions[1].utterances[1] == Utterance(
         "D2:2", "Nora", "(picture: a red kite over a beach)"
     )
     assert found.speakers == ("Nora", "Otto")
@@ -29,16 +29,16 @@ def test_sessions_come_by_number_with_pictures_in_words(tmp_path):
 
 def test_questions_with_numbers_without_answers_and_with_odd_evidence(tmp_path):
     [found] = read(write(tmp_path))
-    assert [asked.category for asked in found.asked] == [2, 4, 1, 5, 5]
-    assert [asked.answer for asked in found.asked] == [
+    assert [asked.category for asked in found.questions] == [2, 4, 1, 5, 5]
+    assert [asked.answer for asked in found.questions] == [
         "2 May 2024",
         "Swift",
         "2",
         "",
         "No",
     ]
-    assert found.asked[2].evidence == ("D1:1", "D2:2")
-    assert found.asked[4].evidence == ()
+    assert found.questions[2].evidence == ("D1:1", "D2:2")
+    assert found.questions[4].evidence == ()
 
 
 def test_a_folder_of_files_and_lines_of_objects(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from mempo_jax.envs import Situation, check_repeatable
 from mempo_jax.envs.base import DataError
-from mempo_jax.envs.dialogue import DialogueConfig, DialogueSuite, tell
+from mempo_jax.envs.dialogue import DialogueConfig, DialogueSuite, cut_into_turns
 from mempo_jax.envs.dialogue_data import Conversation, Session, Utterance, find_samples
 from mempo_jax.memory import Bank, BankConfig, make_embedder
 from tests.envs.dialogue_story import TALK, talk, write
@@ -92,25 +92,27 @@ def test_truth_is_where_the_evidence_is_told(tmp_path):
 def test_long_sessions_are_cut_between_what_is_said(tmp_path):
     said = [Utterance(f"D1:{n}", "Nora", f"sentence {n} " * 6) for n in range(20)]
     said.append(Utterance("D1:99", "Otto", "word " * 100))
-    told = tell(Conversation("x", (Session(1, "today", tuple(said)),), ()), 300)
-    assert all(len(chunk) <= 330 for chunk in told.chunks)
-    assert all(chunk.startswith("session 1, today\n") for chunk in told.chunks)
-    whole = "".join(chunk.partition("\n")[2] for chunk in told.chunks)
+    turns = cut_into_turns(
+        Conversation("x", (Session(1, "today", tuple(said)),), ()), 300
+    )
+    assert all(len(chunk) <= 330 for chunk in turns.chunks)
+    assert all(chunk.startswith("session 1, today\n") for chunk in turns.chunks)
+    whole = "".join(chunk.partition("\n")[2] for chunk in turns.chunks)
     assert whole.count("sentence 7 ") == 6
     assert whole.count("word") == 100
-    assert len(told.places["D1:3"]) == 1
-    assert len(told.places["D1:99"]) > 1
-    for name, places in told.places.items():
+    assert len(turns.turns_of["D1:3"]) == 1
+    assert len(turns.turns_of["D1:99"]) > 1
+    for name, places in turns.turns_of.items():
         number = name.partition(":")[2]
         if number != "99":
-            assert f"sentence {number} " in told.chunks[min(places)]
+            assert f"sentence {number} " in turns.chunks[min(places)]
 
 
 def test_a_word_longer_than_a_turn_is_cut_within():
     said = (Utterance("D1:1", "Nora", "x" * 1_000),)
-    told = tell(Conversation("x", (Session(1, "", said),), ()), 100)
-    assert max(map(len, told.chunks)) <= 100
-    assert sum(chunk.count("x") for chunk in told.chunks) == 1_000
+    turns = cut_into_turns(Conversation("x", (Session(1, "", said),), ()), 100)
+    assert max(map(len, turns.chunks)) <= 100
+    assert sum(chunk.count("x") for chunk in turns.chunks) == 1_000
 
 
 def test_conversations_are_split_and_training_is_reshuffled(tmp_path):
@@ -236,15 +238,15 @@ def test_the_public_conversations_load_whole(data_dir):
     path = str(data_dir / "locomo" / "locomo_4.json")
     samples = json.loads((data_dir / "locomo" / "locomo_4.json").read_text())
     found = [place.read() for place in find_samples(path)]
-    assert [len(t.asked) for t in found] == [len(s["qa"]) for s in samples]
-    assert sum(len(t.asked) for t in found) == 757
+    assert [len(t.questions) for t in found] == [len(s["qa"]) for s in samples]
+    assert sum(len(t.questions) for t in found) == 757
     for one, sample in zip(found, samples):
         counted = sum(
             len(turns)
             for name, turns in sample["conversation"].items()
             if name.startswith("session") and isinstance(turns, list)
         )
-        assert sum(len(s.said) for s in one.sessions) == counted
+        assert sum(len(s.utterances) for s in one.sessions) == counted
 
 
 @pytest.mark.data

@@ -87,8 +87,8 @@ def test_what_cannot_be_searched_is_refused(static):
 def test_it_starts_no_device(first):
     code = first + (
         "import sys; before = sys.modules.get('jax');"
-        "from mempo_jax.envs.search_tool import SearchTool;"
-        "from mempo_jax.envs.multi_qa_records import Passage;"
+        "from mempo_jax.envs.search import SearchTool;"
+        "from mempo_jax.envs.qa_data import Passage;"
         "tool = SearchTool([Passage('t', ('a word',))], 'bm25', None);"
         "assert tool.search('word', 1);"
         "assert sys.modules.get('jax') is before;"

@@ -13,7 +13,7 @@ from experiments.progress import Bars
 from mempo_jax.config import from_config
 from tests.experiments.process import ROOT
 
-CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.py"))
+CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("[!_]*.py"))
 
 
 def lines_of(capsys, main):

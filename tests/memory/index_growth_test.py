@@ -61,7 +61,7 @@ def test_what_a_search_finds_does_not_depend_on_how_long_a_build_takes(
     rows = clustered(1500, 0)
 
     def run(delay):
-        make_block = index_module.IndexBuild._make
+        make_block = index_module.IndexBuild._build
 
         def slowly(self):
             if self._approximate:
@@ -69,7 +69,7 @@ def test_what_a_search_finds_does_not_depend_on_how_long_a_build_takes(
             make_block(self)
 
         with monkeypatch.context() as patch:
-            patch.setattr(index_module.IndexBuild, "_make", slowly)
+            patch.setattr(index_module.IndexBuild, "_build", slowly)
             index = make_index(np.arange(400), rows[:400], ann_threshold=300)
             found, shapes = [], []
             for new in range(400, 1500):
@@ -87,14 +87,14 @@ def test_what_a_search_finds_does_not_depend_on_how_long_a_build_takes(
 def test_a_write_does_not_wait_for_a_build_that_is_not_due(quick, monkeypatch):
     monkeypatch.setattr(index_lib, "LEAST_APPROXIMATE", 256)
     rows, may_build = clustered(800, 0), threading.Event()
-    make_block = index_module.IndexBuild._make
+    make_block = index_module.IndexBuild._build
 
     def held(self):
         if self._approximate:
             assert may_build.wait(30)
         make_block(self)
 
-    monkeypatch.setattr(index_module.IndexBuild, "_make", held)
+    monkeypatch.setattr(index_module.IndexBuild, "_build", held)
     index = make_index(np.arange(250), rows[:250], ann_threshold=300)
     for new in range(250, 340):  # a build has begun, and is held up
         index.add(new, rows[new])

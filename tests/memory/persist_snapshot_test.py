@@ -11,7 +11,7 @@ import tempfile
 import pytest
 
 from mempo_jax.memory import Bank, BankConfig, make_embedder, persist
-from mempo_jax.memory.persist import _ours, _write_part
+from mempo_jax.memory.persist import _bank_files, _write_part
 
 EMBEDDER = make_embedder("hashing", dim=16)
 SCRIPT = pathlib.Path(__file__).with_name("killed_saves.py")
@@ -170,15 +170,15 @@ def test_what_a_live_save_is_writing_is_not_taken_away(tmp_path, monkeypatch):
 
 
 def test_a_first_save_that_ends_while_it_is_looked_for_is_found(tmp_path, monkeypatch):
-    folder, listed = tmp_path / "bank", _ours
+    folder, listed = tmp_path / "bank", _bank_files
     folder.mkdir()
 
     def save_first(place):
-        monkeypatch.setattr(persist, "_ours", listed)
+        monkeypatch.setattr(persist, "_bank_files", listed)
         bank_of("new").save(folder)
         return listed(place)
 
-    monkeypatch.setattr(persist, "_ours", save_first)
+    monkeypatch.setattr(persist, "_bank_files", save_first)
     assert texts_in(folder) == ["new"]
 
 

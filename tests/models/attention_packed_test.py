@@ -1,4 +1,4 @@
-"""Tokens of several slots in a flat row against one forward pass of whole rows."""
+"""Tokens of several slots in a packed row against one forward pass of whole rows."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mempo_jax.models.attention import PIECE, Flat
+from mempo_jax.models.attention import PIECE, PackedRows
 from mempo_jax.models.decoder import LanguageModel
 from tests.models.decoder_case import SMALL
 
@@ -24,12 +24,12 @@ def hidden_of(model, params, tokens):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def feed(model, params, cache, flat):
-    return model.extend_flat(params, cache, flat, SPANS)
+def feed(model, params, cache, packed):
+    return model.extend_packed(params, cache, packed, SPANS)
 
 
-def flat_of(tokens, parts):
-    """Parts (slot, first position, end) of rows ``tokens`` as ``SIZE`` flat tokens."""
+def packed_of(tokens, parts):
+    """Parts (slot, first position, end) of rows ``tokens`` as one packed row."""
     ids, slots, positions, pieces = [], [], [], []
     for slot, start, end in parts:
         for begin in range(start, end, PIECE):
@@ -41,7 +41,7 @@ def flat_of(tokens, parts):
     spare = SIZE - len(ids)
     table = np.zeros((9, 4), np.int32)
     table[: len(pieces)] = pieces
-    return Flat(
+    return PackedRows(
         np.array([*ids, *[1] * spare], np.int32),
         np.array([*slots, *[0] * spare], np.int32),
         np.array([*positions, *[LENGTH] * spare], np.int32),
@@ -78,7 +78,7 @@ def test_flat_tokens_give_the_states_of_whole_rows(config, turned, unroll):
         [(0, 7, 8), (1, 42, LENGTH), (2, LENGTH - 1, LENGTH)],
         [(0, 8, LENGTH)],
     ):
-        states, cache = feed(model, params, cache, flat_of(tokens, parts))
+        states, cache = feed(model, params, cache, packed_of(tokens, parts))
         expected = [whole[slot, start:end] for slot, start, end in parts]
         expected = np.concatenate(expected)
         np.testing.assert_allclose(states[: len(expected)], expected, atol=1e-5)
@@ -87,8 +87,8 @@ def test_flat_tokens_give_the_states_of_whole_rows(config, turned, unroll):
 def test_padding_changes_nothing_in_the_cache():
     model = make_model(SMALL, True)
     cache = jax.tree.map(lambda x: x + 1, model.init_cache(3, LENGTH, True))
-    flat = flat_of(np.ones((3, LENGTH), np.int32), [(1, 2, 4)])
-    _, after = feed(model, make_params(model), cache, flat)
+    packed = packed_of(np.ones((3, LENGTH), np.int32), [(1, 2, 4)])
+    _, after = feed(model, make_params(model), cache, packed)
     for old, new, place in zip(*map(jax.tree.leaves, (cache, after, cache.place))):
         old, new = (np.moveaxis(np.asarray(x), place, 1) for x in (old, new))
         changed = (old != new).any((2, 3))

@@ -251,7 +251,7 @@ def test_an_option_that_the_template_does_not_know_is_refused():
 def later(tokenizer, ids):
     """The ids of a turn as a later context shows them, its closing left out."""
     turn = tokenizer.earlier(ids)
-    around = [tokenizer._encoder.encode(p) for p in (turn.before, turn.behind)]
+    around = [tokenizer._encoder.encode(p) for p in (turn.before, turn.after)]
     return [*around[0], *turn.ids, *around[1]]
 
 

@@ -224,4 +224,4 @@ def test_values_that_are_not_finite_are_named(llama, tmp_path):
         gguf_module.open_gguf(path) as file,
         pytest.raises(ValueError, match=r"0\.mlp\.up.*not finite.*1\.mlp\.up"),
     ):
-        stream.fill(file, tensor_table(LLAMA), LLAMA, np.float32, stream.whole)
+        stream.fill(file, tensor_table(LLAMA), LLAMA, np.float32, stream.as_numpy)

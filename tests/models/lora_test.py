@@ -155,10 +155,10 @@ def test_models_with_other_adapters_are_not_equal():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"rank": 0}, "rank must be at least 1, got 0"),
-        ({"alpha": 0.0}, "alpha must be positive, got 0.0"),
-        ({"targets": ("query", "head")}, "targets must be some of query, key"),
-        ({"targets": ()}, "targets must be some of"),
+        ({"rank": -1}, r"rank: expected at least 0 \(0: off\), got -1"),
+        ({"alpha": 0.0}, "alpha: expected above 0, got 0.0"),
+        ({"targets": ("query", "head")}, "targets: expected some of query, key"),
+        ({"targets": ()}, "targets: expected some of"),
         ({"targets": ("up", "up")}, "each once"),
     ],
 )

@@ -35,8 +35,8 @@ def collector_with(judge, engine, *, ahead=True, timeout_s=20.0):
         env = ScriptedEnv(LINES)
         return make_episode(env, bank=bank, rules=rules, settings=settings)
 
-    foresee = judge.foresee if ahead else None
-    return Collector(engine, TOKENIZER, make, timeout_s, foresee)
+    prefetch = judge.prefetch_verdicts if ahead else None
+    return Collector(engine, TOKENIZER, make, timeout_s, prefetch)
 
 
 def run(engine, ahead, monkeypatch, seed=0):
@@ -84,7 +84,7 @@ def test_the_engine_gives_the_judge_its_parameters_and_its_warm_up():
         closing_tags=(),
     )
     judge = new_judge()
-    engine.lead(judge)
+    engine.subscribe(judge)
     with pytest.raises(ValueError, match="no parameters"):
         judge("one", "two")
     for seed in (0, 1):
@@ -110,7 +110,7 @@ class OwnJudge:
         self.threads.add(threading.current_thread())
         return [self.say() for _ in pairs]
 
-    def foresee(self, pairs):
+    def prefetch_verdicts(self, pairs):
         self.threads.add(threading.current_thread())
 
 

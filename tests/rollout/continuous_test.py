@@ -204,9 +204,9 @@ def test_lanes_drop_what_was_cancelled(engine, apart):
     expected = engine.generate(asked, temperature=1.0)
     made = apart.generate(asked, temperature=1.0)
     assert [got.tokens for got in made] == [got.tokens for got in expected]
-    decoding = apart._decoding
+    decoding = apart._decode_params
     apart.set_params(params)
-    assert apart._decoding is decoding, "the same arrays were taken apart again"
+    assert apart._decode_params is decoding, "the same arrays were taken apart again"
 
 
 @pytest.mark.parametrize(

@@ -52,5 +52,5 @@ def test_where_new_tokens_lie_flat():
     """Grouped heads, layers laid out, several slots, one CPU."""
     scanned = LanguageModel(CONFIG, jnp.float32, unroll=False)
     given = (MODEL, 8), (EQUAL_HEADS, 8), (scanned, 8), (MODEL, 1)
-    flat = [EnginePrograms(m, None, Counters()).flat_sizes(n, 16) for m, n in given]
-    assert flat == [(64, 128), (), (), ()]
+    packed = [EnginePrograms(m, None, Counters()).packed_sizes(n, 16) for m, n in given]
+    assert packed == [(64, 128), (), (), ()]

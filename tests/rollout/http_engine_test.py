@@ -228,10 +228,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_taken(server):
     assert len(engine.wait()) == 1
 
 
-def test_parameters_go_to_the_server_once_and_to_the_followers(server):
+def test_parameters_go_to_the_server_once_and_to_the_subscribers(server):
     published, followed = [], []
 
-    class Follower:
+    class Subscriber:
         def set_params(self, params):
             followed.append(params)
 
@@ -241,7 +241,7 @@ def test_parameters_go_to_the_server_once_and_to_the_followers(server):
     array = np.zeros(2)
     first, second = {"a": array}, {"a": array.copy()}
     engine = make_http_engine(server.url, publish=published.append)
-    engine.lead(Follower())
+    engine.subscribe(Subscriber())
     for params in (first, {"a": array}, second):
         engine.set_params(params)
     engine.warm_up()

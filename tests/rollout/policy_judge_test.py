@@ -133,7 +133,7 @@ def test_a_pair_is_judged_once_until_the_parameters_change(monkeypatch):
     judge, asked = make_judge(), []
     plain = judge._yes
     monkeypatch.setattr(judge, "_yes", lambda ids: asked.append(len(ids)) or plain(ids))
-    judge.foresee([("one", "two"), ("one", "two"), ("two", "one")])
+    judge.prefetch_verdicts([("one", "two"), ("one", "two"), ("two", "one")])
     assert asked == [4]  # two questions a pair
     judge("one", "two")
     judge.many([("two", "one"), ("one", "two")])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mempo_jax.models.attention import PIECE
-from mempo_jax.rollout.prefill import LARGEST, SMALLEST, cut_calls, laid_out, sizes
+from mempo_jax.rollout.prefill import LARGEST, SMALLEST, cut_calls, pack_rows, sizes
 from mempo_jax.rollout.sampler import NewContext
 
 SIZES = (64, 128, 256, 512, 1024)
@@ -68,17 +68,17 @@ def test_tokens_lie_one_slot_after_the_other():
         NewContext(0, 0, list(range(20, 20 + PIECE + 2))),
     ]
     count = 3 + PIECE + 2
-    flat = laid_out(rows, 64, slots=4, length=100, spans=(8, 40, 100))
-    assert flat.tokens[:4].tolist() == [11, 12, 13, 20]
-    assert flat.slots[:count].tolist() == [2] * 3 + [0] * (PIECE + 2)
-    assert flat.positions[:3].tolist() == [5, 6, 7]
-    assert flat.positions[3:count].tolist() == list(range(PIECE + 2))
-    assert (flat.positions[count:] == 100).all(), "padding is past the end"
-    pieces = flat.pieces[: flat.count].tolist()
+    packed = pack_rows(rows, 64, slots=4, length=100, spans=(8, 40, 100))
+    assert packed.tokens[:4].tolist() == [11, 12, 13, 20]
+    assert packed.slots[:count].tolist() == [2] * 3 + [0] * (PIECE + 2)
+    assert packed.positions[:3].tolist() == [5, 6, 7]
+    assert packed.positions[3:count].tolist() == list(range(PIECE + 2))
+    assert (packed.positions[count:] == 100).all(), "padding is past the end"
+    pieces = packed.pieces[: packed.count].tolist()
     assert pieces == [[0, 2, 5, 0], [3, 0, 0, 1], [3 + PIECE, 0, PIECE, 1]]
 
 
 def test_there_is_room_for_a_piece_of_every_slot():
     rows = [NewContext(slot, 0, [1] * (PIECE + 1)) for slot in range(16)]
-    flat = laid_out(rows, 16 * (PIECE + 1), 16, 40, (40,))
-    assert flat.count == 32
+    packed = pack_rows(rows, 16 * (PIECE + 1), 16, 40, (40,))
+    assert packed.count == 32

@@ -8,11 +8,13 @@ import pytest
 from mempo_jax.rollout.prefill import CALL_COST, EngineShapes, plan, price
 from mempo_jax.rollout.sampler import HeldContexts, Request
 
-SHAPES = EngineShapes(8, 64, rows=(1, 8), widths=(2, 8), flat=(), spans=(64,), chunk=4)
-CHEAP = EngineShapes(
-    8, 64, rows=(1, 8), widths=(4, 64), flat=(), spans=(8, 64), chunk=4
+SHAPES = EngineShapes(
+    8, 64, rows=(1, 8), widths=(2, 8), packed=(), spans=(64,), chunk=4
 )
-FLAT = dataclasses.replace(CHEAP, flat=(16, 32, 64))
+CHEAP = EngineShapes(
+    8, 64, rows=(1, 8), widths=(4, 64), packed=(), spans=(8, 64), chunk=4
+)
+FLAT = dataclasses.replace(CHEAP, packed=(16, 32, 64))
 SYSTEM = list(range(100, 120))
 
 
@@ -88,7 +90,7 @@ def test_groups_with_a_common_beginning_share_it_and_their_contexts():
     contexts = [[*SYSTEM, *tail] for tail in tails(4)]
     requests = [request(i, contexts[i // 2]) for i in range(8)]
     four = EngineShapes(
-        8, 64, rows=(1, 4, 8), widths=(4, 64), flat=(), spans=(8, 64), chunk=4
+        8, 64, rows=(1, 4, 8), widths=(4, 64), packed=(), spans=(8, 64), chunk=4
     )
     stages, fed = play(requests, shapes=four)
     assert fed == 22 + 3 * 2

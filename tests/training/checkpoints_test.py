@@ -221,8 +221,7 @@ def test_keep_below_one_is_refused(tmp_path):
 CHILD = """
 import sys
 import jax.numpy as jnp
-from mempo_jax.training import checkpoint
-from mempo_jax.training.checkpoint import Checkpoints
+from mempo_jax.training.checkpoints import Checkpoints
 
 checkpoints = Checkpoints(sys.argv[1], keep=2)
 for step in range(1, 10_000):

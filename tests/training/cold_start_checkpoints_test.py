@@ -22,7 +22,7 @@ class Counting:
     """In the place of compiled programs: what it makes of the weights depends on every
     row that was drawn before, in their order."""
 
-    def __init__(self, *given):
+    def __init__(self, *given, **named):
         pass
 
     def supervised_zeros(self):

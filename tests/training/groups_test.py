@@ -79,7 +79,7 @@ def test_without_rounds_tasks_come_in_order():
         (task, sample) for task in (6, 7, 8) for sample in range(4)
     ]
     assert {(j.seed, j.purpose, j.step) for j in jobs} == {(0, "train", 2)}
-    assert groups.kept == groups.sampled
+    assert groups.trajectories == groups.sampled
     assert groups.arrays.valid.tolist() == [[False] * 4, [True] * 4, [False] * 4]
     assert groups.figures["groups_unfilled"] == 2
     assert groups.figures["groups_resampled"] == groups.figures["resample_rounds"] == 0
@@ -101,8 +101,8 @@ def test_a_group_that_teaches_nothing_gives_its_place_to_another_task():
     collector = Collector(odd_tasks_teach)
     groups = sampler(collector, settings).sample(1)  # rounds of tasks 9, 12 and 15
     assert [tasks_of(jobs) for jobs in collector.rounds] == [[9, 10, 11], [13]]
-    assert tasks_of(groups.kept) == [9, 13, 11]
-    assert [t.sample for t in groups.kept] == [0, 1, 2, 3] * 3
+    assert tasks_of(groups.trajectories) == [9, 13, 11]
+    assert [t.sample for t in groups.trajectories] == [0, 1, 2, 3] * 3
     assert tasks_of(groups.sampled) == [9, 10, 11, 13]
     assert groups.arrays.valid.all()
     assert groups.arrays.reward.tolist() == [[0, 1, 0, 1]] * 3
@@ -175,7 +175,7 @@ def test_a_group_that_failed_gives_its_place_too():
     settings = settings_of(max_resample_rounds=1)
     collector = Collector(alternating, failing=lambda task: task == 1)
     groups = sampler(collector, settings).sample(0)
-    assert tasks_of(groups.kept) == [0, 4, 2]
+    assert tasks_of(groups.trajectories) == [0, 4, 2]
     assert groups.arrays.valid.all()
 
 
@@ -199,9 +199,9 @@ def test_a_reward_function_decides_in_every_round():
     collector = Collector(lambda task, sample: sample / 4)
     groups = sampler(collector, from_config(config.to_dict())).sample(0)
     assert [tasks_of(jobs) for jobs in collector.rounds] == [[0, 1], [3]]
-    assert tasks_of(groups.kept) == [0, 3]
+    assert tasks_of(groups.trajectories) == [0, 3]
     assert groups.arrays.valid.tolist() == [[True] * 4, [False] * 4]
-    assert [t.reward.total for t in groups.kept] == [1.0] + [0.0] * 7
+    assert [t.reward.total for t in groups.trajectories] == [1.0] + [0.0] * 7
 
 
 @pytest.fixture(scope="module")

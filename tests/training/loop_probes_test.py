@@ -21,7 +21,6 @@ SCRIPT = [
     probe_case.RECALL,
     probe_case.ANSWER,
 ]
-SPENT = {"trained_tokens": 1, "empty_steps": 0}
 
 
 def make_trainer(modes):
@@ -37,14 +36,16 @@ def make_trainer(modes):
 
 
 def step(trainer, monkeypatch, valid):
-    """What the update of a step is given, and the step's figures."""
-    given = []
-    kept = probe_case.play(SCRIPT, count=4)
-    arrays = assemble_trajectories(kept, 2, trainer._shapes)._replace(valid=valid)
+    """The evidence that a step's updates would read, and its figures."""
+    received = []
+    trajectories = probe_case.play(SCRIPT, count=4)
+    arrays = assemble_trajectories(trajectories, 2, trainer._shapes)._replace(
+        valid=valid
+    )
 
-    def update(step, trajectories, arrays):
-        given.append(arrays.evidence)
-        return dict(SPENT)
+    def minibatches(step, groups):
+        received.append(groups.arrays.evidence)
+        return []  # nothing to update on
 
     def score(params, rows, temperature):
         assert params is trainer.state.params
@@ -53,12 +54,12 @@ def step(trainer, monkeypatch, valid):
         held = np.array(["0: gold one" in text for text in texts])[:, None]
         return np.where(held, -0.1, -3.0) * np.ones(rows.tokens.shape), None
 
-    groups = Groups(kept, arrays, kept, {})
+    groups = Groups(trajectories, arrays, trajectories, {})
     monkeypatch.setattr(trainer.groups, "sample", lambda step: groups)
-    monkeypatch.setattr(trainer, "_update", update)
+    monkeypatch.setattr(trainer, "_minibatches", minibatches)
     monkeypatch.setattr(trainer.programs, "score", score)
     figures, _ = trainer.step(0)
-    return given[0], figures
+    return received[0], figures
 
 
 @pytest.mark.parametrize("mode", ["attribution", "counterfactual"])

@@ -7,7 +7,6 @@ import weakref
 
 import pytest
 
-from mempo_jax.builders import engines
 from mempo_jax.builders.policies import make_nano
 from mempo_jax.config import from_config
 from mempo_jax.runs.run_dir import RunDir
@@ -77,7 +76,7 @@ def test_training_holds_no_second_copy_of_the_policy(tmp_path, monkeypatch):
         assert not alive, "the policy before the cold start is still in memory"
         raise Reached
 
-    monkeypatch.setattr(engines, "initial_policy", made)
+    monkeypatch.setattr(run, "initial_policy", made)
     monkeypatch.setattr(run, "Trainer", trainer)
     with pytest.raises(Reached):
         begin(tmp_path)
@@ -121,7 +120,7 @@ def test_optional_parts_are_tried_before_anything_is_computed(
 ):
     changes, message = OPTIONAL[name]
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.setattr(engines, "make_suite", stop)
+    monkeypatch.setattr(run, "make_suite", stop)
     with pytest.raises(ConfigError, match=message):
         begin(tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()
@@ -135,7 +134,7 @@ def test_a_reward_module_that_fails_is_named(tmp_path, monkeypatch):
 
 
 def test_a_server_is_looked_for_before_the_policy_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "make_suite", stop)
+    monkeypatch.setattr(run, "make_suite", stop)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     http = {"url": url, "model": "tiny", "sync_dir": str(tmp_path / "served")}
@@ -150,7 +149,7 @@ def fake_wandb(monkeypatch, login, mode="online"):
     fake.setup = lambda: types.SimpleNamespace(settings=settings)
     fake.login = login
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    monkeypatch.setattr(engines, "make_suite", stop)
+    monkeypatch.setattr(run, "make_suite", stop)
 
 
 def no_key(**given):

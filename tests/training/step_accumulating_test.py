@@ -67,5 +67,5 @@ def test_passes_change_no_gradient():
 
 
 def test_only_one_cpu_goes_in_passes():
-    assert case.build()[2]._pass == CPU_PASS
-    assert case.build((2, 2, 2))[2]._pass == 0
+    assert case.build()[2]._pass_tokens == CPU_PASS
+    assert case.build((2, 2, 2))[2]._pass_tokens == 0

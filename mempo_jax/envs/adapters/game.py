@@ -1,10 +1,10 @@
 """A game of another package as an ``Environment``.
 
-The policy sees the game's last message alone; what it needs of earlier ones it has to
-remember. The rules are the goal. A move is ``<act>text</act>``; a turn without one (a
-write, say) leaves the game where it is. A move that raises is repeated as
-``config.env.tools`` says, then told to the policy, and the game stands where it stood;
-a move that hangs costs the trajectory.
+The policy sees only the game's last message; it has to remember what it needs of
+earlier ones. The rules are the goal. A move is ``<act>text</act>``; a turn without one
+(a write, for instance) does not change the game. A move that raises is repeated as
+``config.env.tools`` says; then an observation reports the failure, and the game
+continues from where it was. A move that hangs ends the trajectory as failed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from mempo_jax.envs.base import Question, StepResult
 from mempo_jax.envs.tools import Tool, ToolConfig
 
 NO_MOVE = "no move was made"
-MAX_FAILED = 3  # moves in a row; then the environment has failed
+MAX_FAILED = 3  # failed moves in a row after which the trajectory has failed
 
 
 @dataclasses.dataclass(frozen=True)
 class AdapterConfig:
     """Which game, and how its return becomes a score.
 
-    id: the package's name of the game. options: ``name=value`` texts for making it.
-    goal: shown in place of the game's own rules, "" for those. return_low, return_high:
-    returns (sums of rewards) worth scores 0 and 1. moves: texts that demonstrations
-    choose from.
+    Attributes:
+      id: the package's name of the game.
+      options: ``name=value`` texts for making it.
+      goal: shown in place of the game's own rules; "" for those.
+      return_low: the return (sum of rewards) with score 0.
+      return_high: the return with score 1.
+      moves: texts that demonstrations choose from.
     """
 
     id: str
@@ -48,13 +51,17 @@ class AdapterConfig:
                 "config.env.adapter.return_low: expected at most 0, the return of no "
                 f"move, got {self.return_low}"
             )
-        # On the command line ('1', '2') are numbers.
+        # The command line reads ('1', '2') as numbers.
         object.__setattr__(self, "moves", tuple(map(str, self.moves)))
         self.keywords()
 
     def keywords(self) -> dict[str, Any]:
-        """``options`` by name; values are Python literals, else texts."""
-        found = {}
+        """Returns ``options`` by name; values are Python literals, else texts.
+
+        Raises:
+          ValueError: an option is not of the form ``name=value``.
+        """
+        values = {}
         for option in self.options:
             name, equals, text = option.partition("=")
             if not equals or not name.strip().isidentifier():
@@ -63,17 +70,21 @@ class AdapterConfig:
                     f"{option!r}"
                 )
             try:
-                found[name.strip()] = ast.literal_eval(text.strip())
+                values[name.strip()] = ast.literal_eval(text.strip())
             except (ValueError, SyntaxError):
-                found[name.strip()] = text
-        return found
+                values[name.strip()] = text
+        return values
 
 
 @dataclasses.dataclass(frozen=True)
 class GameMessage:
-    """What a game says: its message, the reward of this move, the end.
+    """A message of a game.
 
-    rules: what holds for the whole game; read at the start alone.
+    Attributes:
+      text: what the policy sees.
+      reward: the reward of this move.
+      done: whether the game is over.
+      rules: what holds for the whole game; read at the start only.
     """
 
     text: str
@@ -85,21 +96,30 @@ class GameMessage:
 class Game(Protocol):
     """One game of another package."""
 
-    def start(self, seed: int) -> GameMessage: ...
+    def start(self, seed: int) -> GameMessage:
+        """Starts a new game from ``seed`` and returns its first message."""
+        ...
 
-    def move(self, action: str) -> GameMessage: ...
+    def move(self, action: str) -> GameMessage:
+        """Makes the move ``action`` and returns the game's message."""
+        ...
 
     def moves(self) -> tuple[str, ...]:
-        """Moves that are possible now, where the game can tell; else none."""
+        """Returns the moves possible now, if the game knows them; else none."""
         ...
 
 
 class GameEnv:
-    """See the module docstring.
+    """A game as an environment; see the module docstring.
 
-    The score is the return so far, from ``return_low`` to ``return_high``, cut to
-    [0, 1]. Where return_low is below 0, only a finished game scores: else not to play
-    would be worth something.
+    The score is the return so far on the scale from ``return_low`` to ``return_high``,
+    cut to [0, 1]. If return_low is below 0, only a finished game scores: otherwise not
+    playing would earn something.
+
+    Args:
+      game: the game.
+      settings: goal and scale of the score.
+      tools: time limit and retries of a move.
     """
 
     def __init__(self, game: Game, settings: AdapterConfig, tools: ToolConfig) -> None:
@@ -107,46 +127,65 @@ class GameEnv:
         self.goal = settings.goal
 
     def reset(self, seed: int) -> str:
+        """Starts a game from ``seed``.
+
+        Raises:
+          RuntimeError: the game could not start.
+          HungToolError: it did not start in time.
+        """
+        # Stateful: a move that hangs leaves the game in an unknown state.
         self._tool = Tool(self._tools, seed=seed, stateful=True)
         self._return, self._paid, self._failed = 0.0, 0.0, 0
         self._done = False
-        made = self._tool(self._game.start, seed)
-        if made.error:
-            raise RuntimeError(f"the game could not start: {made.error}")
-        self.goal = self._settings.goal or made.value.rules
-        return made.value.text
+        result = self._tool(self._game.start, seed)
+        if result.error:
+            raise RuntimeError(f"the game could not start: {result.error}")
+        self.goal = self._settings.goal or result.value.rules
+        return result.value.text
 
     def step(self, action: str, *, final: bool = False) -> StepResult:
+        """Makes the move ``action``, if there is one; ``final`` ends the task.
+
+        Raises:
+          RuntimeError: ``MAX_FAILED`` moves in a row failed.
+          HungToolError: the move did not return in time.
+        """
         text = NO_MOVE
         if action.strip():
             text = self._move(action.strip())
+        # A step earns the increase of the score, so that rewards add up to it.
         earned, self._paid = self.score() - self._paid, self.score()
         return StepResult(text, earned, final or self._done)
 
     def _move(self, action: str) -> str:
-        made = self._tool(self._game.move, action)
-        if made.error:
+        result = self._tool(self._game.move, action)
+        if result.error:
             self._failed += 1
             if self._failed == MAX_FAILED:
-                raise RuntimeError(f"{MAX_FAILED} moves in a row failed: {made.error}")
-            return f"the move failed: {made.error}"
+                raise RuntimeError(
+                    f"{MAX_FAILED} moves in a row failed: {result.error}"
+                )
+            return f"the move failed: {result.error}"
         self._failed = 0
-        self._return += made.value.reward
-        self._done = made.value.done
-        return made.value.text
+        self._return += result.value.reward
+        self._done = result.value.done
+        return result.value.text
 
     def score(self) -> float:
+        """Returns the score so far; see the class."""
         low, high = self._settings.return_low, self._settings.return_high
         if low < 0 and not self._done:
             return 0.0
         return min(max((self._return - low) / (high - low), 0.0), 1.0)
 
     def moves(self) -> tuple[str, ...]:
-        """Moves that are possible now, where the game can tell."""
+        """Returns the moves that are possible now, if the game knows them."""
         return self._game.moves()
 
     def useful(self) -> frozenset[int]:
-        return frozenset()  # nobody knows
+        """Returns nothing: a game does not say what is worth remembering."""
+        return frozenset()
 
     def questions(self) -> tuple[Question, ...]:
+        """Returns nothing: a game asks no questions."""
         return ()

@@ -12,22 +12,28 @@ from mempo_jax.envs.own_environments import SeededSuite
 from mempo_jax.envs.tools import HungToolError, ToolConfig
 from mempo_jax.settings import ConfigError
 
-# Each gives a maker of games; it raises ConfigError where there is no such game.
+# Each returns a function that makes games; ConfigError if there is no such game.
 MAKERS: dict[str, Callable[[AdapterConfig], Callable[[str], Game]]] = {
     "gymnasium": make_gymnasium,
     "textarena": make_textarena,
     "textworld": make_textworld,
 }
 ADAPTERS = tuple(MAKERS)
-WORDS_OF_MOVES = 16  # moves in a task, of which the answers' words are known
+WORDS_OF_MOVES = 16  # moves of a task whose answers give words to the vocabulary
 
 
 class AdapterSuite(SeededSuite):
     """One game; a task is a seed.
 
+    Args:
+      name: one of ``ADAPTERS``.
+      settings: which game.
+      tools: time limit and retries of a move.
+      seed: seed of the run.
+
     Raises:
       ConfigError: the package is not installed, or has no such game, or one that does
-        not speak in texts.
+        not use texts.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class AdapterSuite(SeededSuite):
 
         super().__init__(name, make, seed, key=settings.id, moves=settings.moves)
         try:
+            # A game that cannot start is found here, not in the first step of training.
             make("train").reset(0)
         except (RuntimeError, HungToolError) as error:
             raise ConfigError(
@@ -51,7 +58,7 @@ class AdapterSuite(SeededSuite):
             ) from error
 
     def _texts(self, env: GameEnv, seed: int) -> Iterator[str]:
-        """What a game says at first, of its moves, and to some of them."""
+        """Yields the game's first message, its moves, and answers to some of them."""
         yield env.reset(seed)
         yield env.goal
         yield NO_MOVE

@@ -8,44 +8,62 @@ from typing import Any
 from mempo_jax.envs.adapters.game import AdapterConfig, GameMessage
 from mempo_jax.settings import ConfigError
 
-TEXT_KEYS = ("text", "observation", "obs", "message")  # of an observation's dict
+# Keys under which a dict holds the observation's text, and those that hold the rules.
+TEXT_KEYS = ("text", "observation", "obs", "message")
 RULES_KEYS = ("goal", "mission", "objective", "task", "instruction", "instructions")
 
 
 class GymnasiumGame:
-    """Any object with ``reset(seed=...)`` and ``step(text)`` as Gymnasium has them.
+    """Any object with Gymnasium's ``reset(seed=...)`` and ``step(text)``.
 
     The first observation may be a text or a dict with one, alone or with an info dict;
-    a step gives (observation, reward, terminated, truncated, info). Rules are what
-    either dict has under ``RULES_KEYS``.
+    a step gives (observation, reward, terminated, truncated, info). The rules are the
+    text under one of ``RULES_KEYS`` in either dict.
+
+    Args:
+      env: the environment.
     """
 
     def __init__(self, env: Any) -> None:
         self._env = env
 
     def start(self, seed: int) -> GameMessage:
-        made = self._env.reset(seed=seed)
-        is_pair = isinstance(made, tuple) and len(made) == 2
-        observation, info = made if is_pair else (made, {})
+        """Resets the environment with ``seed``.
+
+        Raises:
+          TypeError: the observation holds no text.
+        """
+        result = self._env.reset(seed=seed)
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        observation, info = result if is_pair else (result, {})
         return GameMessage(text_of(observation), rules=_rules(observation, info))
 
     def move(self, action: str) -> GameMessage:
-        made = self._env.step(action)
-        if not isinstance(made, tuple) or len(made) != 5:
+        """Steps the environment with ``action``.
+
+        Raises:
+          TypeError: step() returned something else than five values, or no text.
+        """
+        result = self._env.step(action)
+        if not isinstance(result, tuple) or len(result) != 5:
             raise TypeError(
                 "expected step() to give (observation, reward, terminated, truncated, "
-                f"info), got {_cut(made)}"
+                f"info), got {_cut(result)}"
             )
-        observation, reward, terminated, truncated, _ = made
+        observation, reward, terminated, truncated, _ = result
         done = bool(terminated or truncated)
         return GameMessage(text_of(observation), float(reward), done)
 
     def moves(self) -> tuple[str, ...]:
+        """Returns nothing: Gymnasium has no list of possible texts."""
         return ()
 
 
 def make_gymnasium(settings: AdapterConfig) -> Callable[[str], GymnasiumGame]:
-    """Makes games by ``gymnasium.make``; an id may be "module:Name-v0".
+    """Returns a function that makes games by ``gymnasium.make``.
+
+    Args:
+      settings: which game; its id may be "module:Name-v0".
 
     Raises:
       ConfigError: gymnasium is not installed, or cannot make the environment.
@@ -60,11 +78,12 @@ def make_gymnasium(settings: AdapterConfig) -> Callable[[str], GymnasiumGame]:
 
     def make(split: str) -> GymnasiumGame:
         options = settings.keywords()
-        # Its checker warns of texts; what it would find is checked here as well.
+        # Gymnasium's checker warns of texts; what it would find is checked here, too.
         env = gymnasium.make(settings.id, disable_env_checker=True, **options)
         return GymnasiumGame(env)
 
     try:
+        # One environment is made at once, so that a wrong id fails before training.
         make("train")
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(
@@ -75,7 +94,10 @@ def make_gymnasium(settings: AdapterConfig) -> Callable[[str], GymnasiumGame]:
 
 
 def text_of(observation: Any) -> str:
-    """The text of an observation.
+    """Returns the text of an observation.
+
+    Args:
+      observation: a text, or a dict with one.
 
     Raises:
       TypeError: there is none, or more than one and none has a name of ``TEXT_KEYS``.
@@ -94,14 +116,15 @@ def text_of(observation: Any) -> str:
 
 
 def _rules(*parts: Any) -> str:
-    found = (
+    """Returns the first text under one of ``RULES_KEYS``, "" if there is none."""
+    rules = (
         part[key]
         for part in parts
         if isinstance(part, Mapping)
         for key in RULES_KEYS
         if isinstance(part.get(key), str)
     )
-    return next(found, "")
+    return next(rules, "")
 
 
 def _cut(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""Games of textarena: those for one player, and some for two with an opponent here.
+"""Games of textarena: for one player, or for two against a scripted opponent.
 
 The game's first prompt is the goal; after that the policy sees only what the game said
-since its last move. Games that fetch data or ask a model over the network, at import or
-at the start, are refused.
+since its last move. Games are refused if they fetch data or ask a model over the
+network, at import or at the start.
 """
 
 from __future__ import annotations
@@ -22,13 +22,23 @@ BEGIN = "the game begins"
 
 
 class TextArenaGame:
-    """One game without textarena's own wrappers, which show the whole history."""
+    """One game without textarena's own wrappers, which show the whole history.
+
+    Args:
+      env: the game, unwrapped.
+      opponent: returns the second player's move from the board; None for one player.
+    """
 
     def __init__(self, env: Any, opponent: Callable[[str], str] | None) -> None:
         self._env, self._opponent = env, opponent
         self._board = ""
 
     def start(self, seed: int) -> GameMessage:
+        """Starts a game from ``seed``.
+
+        Raises:
+          TypeError: the game has no rules.
+        """
         self._env.reset(num_players=2 if self._opponent else 1, seed=seed)
         rules, text = self._read()
         if not rules:
@@ -36,6 +46,7 @@ class TextArenaGame:
         return GameMessage(text or BEGIN, rules=rules)
 
     def move(self, action: str) -> GameMessage:
+        """Makes the move ``action``, then the opponent's until it is our turn."""
         done, texts = self._act(action), []
         while not done and self._env.state.current_player_id != 0:
             self._read_for_opponent()
@@ -51,6 +62,7 @@ class TextArenaGame:
         return GameMessage("\n".join(filter(None, texts)), reward, True)
 
     def moves(self) -> tuple[str, ...]:
+        """Returns nothing: textarena does not list possible moves."""
         return ()
 
     def _act(self, action: str) -> bool:
@@ -59,7 +71,7 @@ class TextArenaGame:
         return bool(done)
 
     def _read(self) -> tuple[str, str]:
-        """(prompt, other new messages) for the policy, its own moves left out."""
+        """Returns (prompt, other new messages); the policy's moves are left out."""
         import textarena
 
         kinds = textarena.ObservationType
@@ -76,6 +88,7 @@ class TextArenaGame:
         return "\n".join(prompts).strip(), "\n".join(others)
 
     def _read_for_opponent(self) -> None:
+        """Reads the board as the opponent sees it."""
         import textarena
 
         board = textarena.ObservationType.GAME_BOARD
@@ -86,7 +99,7 @@ class TextArenaGame:
 
 
 def flip_two(board: str) -> str:
-    """A move in MemoryGame: two cards that lie face down, at random."""
+    """Returns a move in MemoryGame: two random cards face down on ``board``."""
     cards = [
         (row.split()[0], str(column))
         for row in board.splitlines()
@@ -98,11 +111,15 @@ def flip_two(board: str) -> str:
     return f"[{a} {b} {c} {d}]"
 
 
-OPPONENTS = {"MemoryGame": flip_two}  # by the name before "-v"
+# By the game's name before "-v".
+OPPONENTS = {"MemoryGame": flip_two}
 
 
 def make_textarena(settings: AdapterConfig) -> Callable[[str], TextArenaGame]:
-    """Makes games by ``textarena.make``.
+    """Returns a function that makes games by ``textarena.make``.
+
+    Args:
+      settings: which game.
 
     Raises:
       ConfigError: textarena is not installed, has no such game, or one that cannot be
@@ -123,7 +140,8 @@ def make_textarena(settings: AdapterConfig) -> Callable[[str], TextArenaGame]:
             env = env.env
         return TextArenaGame(env, opponent)
 
-    tried: list[str] = []
+    tried: list[str] = []  # addresses that the game wanted
+    # The trial draws from the global random numbers, which the run must not notice.
     state = random.getstate()
     try:
         with _no_network(tried):
@@ -147,16 +165,16 @@ def make_textarena(settings: AdapterConfig) -> Callable[[str], TextArenaGame]:
 
 @contextlib.contextmanager
 def _no_network(tried: list[str]) -> Iterator[None]:
-    """Refuses connections, and notes what was wanted."""
+    """Refuses connections, and appends what was wanted to ``tried``."""
 
     def refuse(*args: Any, **options: Any) -> None:
         tried.append(" ".join(str(a) for a in args if isinstance(a, str | tuple)))
         raise OSError("no network here")
 
-    plain = socket.getaddrinfo, socket.socket.connect
+    originals = socket.getaddrinfo, socket.socket.connect
     socket.getaddrinfo = refuse
     socket.socket.connect = refuse
     try:
         yield
     finally:
-        socket.getaddrinfo, socket.socket.connect = plain
+        socket.getaddrinfo, socket.socket.connect = originals

@@ -1,7 +1,8 @@
-"""Games of TextWorldExpress (Jansen and Côté 2022): they run in Java, all in one.
+"""Games of TextWorldExpress (Jansen and Côté 2022), which run in one Java process.
 
-The package starts a Java process for each of its environments; a step of training has
-dozens. Here one process serves a suite, and each game has an interface object in it.
+The package starts a Java process for each of its environments, and a training step has
+dozens of them. Here one process serves a suite, and each game has an interface object
+in it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ NO_PARAMETERS = ""
 
 
 class TextWorldGame:
-    """One game of a kind, made from one of the fold's own seeds."""
+    """One game of a kind.
+
+    Args:
+      interface: the game's object in the Java process.
+      kind: name of the kind of game.
+      parameters: its options, "name=value" separated by commas.
+      fold: "train" or "test".
+      seeds: the fold's own seeds, one of which makes each game.
+
+    Raises:
+      ValueError: the kind or its parameters do not exist.
+    """
 
     def __init__(
         self, interface: Any, kind: str, parameters: str, fold: str, seeds: list[int]
@@ -31,30 +43,38 @@ class TextWorldGame:
         self._score, self._moves = 0.0, ()
 
     def start(self, seed: int) -> GameMessage:
-        own = self._seeds[seed % len(self._seeds)]
-        shown = self._read(self._server.generateNewGameJSON(own, self._fold, False))
+        """Starts a game; ``seed`` chooses one of the fold's own seeds."""
+        # The package makes the games of a fold from that fold's seeds only.
+        fold_seed = self._seeds[seed % len(self._seeds)]
+        message = self._read(
+            self._server.generateNewGameJSON(fold_seed, self._fold, False)
+        )
         self._score = 0.0
         rules = str(self._server.getTaskDescription())
-        return GameMessage(shown.text, rules=rules)
+        return GameMessage(message.text, rules=rules)
 
     def move(self, action: str) -> GameMessage:
+        """Makes the move ``action`` and returns the game's message."""
         return self._read(self._server.stepJSON(action))
 
     def moves(self) -> tuple[str, ...]:
+        """Returns the moves that are valid now."""
         return self._moves
 
     def _read(self, answer: str) -> GameMessage:
-        told = json.loads(answer)
-        reward, self._score = told["score"] - self._score, float(told["score"])
-        self._moves = tuple(told.get("validActions", ()))
-        done = bool(told["tasksuccess"] or told["taskfailure"]) or self._score >= 1.0
-        return GameMessage(str(told["observation"]).strip(), reward, done)
+        """Reads an answer of the Java process; rewards are increases of its score."""
+        state = json.loads(answer)
+        reward, self._score = state["score"] - self._score, float(state["score"])
+        self._moves = tuple(state.get("validActions", ()))
+        done = bool(state["tasksuccess"] or state["taskfailure"]) or self._score >= 1.0
+        return GameMessage(str(state["observation"]).strip(), reward, done)
 
 
 def make_textworld(settings: AdapterConfig) -> Callable[[str], TextWorldGame]:
-    """Makes games of the kind ``settings.id`` ("coin", "simonsays-memory" ...).
+    """Returns a function that makes games of the kind ``settings.id``.
 
-    Options are the kind's own parameters.
+    Args:
+      settings: the kind ("coin", "simonsays-memory" ...) and its parameters as options.
 
     Raises:
       ConfigError: there is no Java, no textworld-express, or no such game.
@@ -86,6 +106,7 @@ def make_textworld(settings: AdapterConfig) -> Callable[[str], TextWorldGame]:
     }
 
     def make(split: str) -> TextWorldGame:
+        # The package's own gateway: an object for this game in the one Java process.
         interface = owner._gateway.jvm.textworldexpress.runtime.PythonInterface()
         fold = FOLDS[split]
         game = TextWorldGame(interface, settings.id, parameters, fold, seeds[split])

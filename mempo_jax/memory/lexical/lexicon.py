@@ -1,9 +1,8 @@
-"""Closed classes of words that the lexical judge knows: function words, not topics.
+"""Word classes that the lexical judge knows, and one way of writing numbers and dates.
 
-English first; the negations and prepositions of German, Spanish, French and Italian;
-Chinese by single letters. All in lower case.
-
-One way of writing for numbers, dates, times and inflected words.
+The classes are closed: function words, not topics. English comes first, then the
+negations and prepositions of German, Spanish, French and Italian; Chinese goes by
+single letters. All words are in lower case.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _rows(text: str) -> dict[str, str]:
-    """Every word of a line but its first one -> the first one."""
+    """Maps every word of a line but its first to the first."""
     rows = [line.split() for line in text.strip().splitlines()]
     return {word: row[0] for row in rows for word in row[1:]}
 
@@ -32,6 +31,7 @@ FILLER = _words("""
     her they their them which who what when where really very
     的 了 是 在 和 与 也 就 都 着 这 那 其 之 把 被 个 有 他 她 它 我 你 们 还 请 已 很
 """)
+# Without apostrophes: they are taken out before the word is looked up.
 NEGATION = _words("""
     not no never none nobody nothing neither nor without cannot isnt arent wasnt
     werent dont doesnt didnt wont cant couldnt shouldnt wouldnt hasnt havent
@@ -65,6 +65,7 @@ LINKS = _words("""
     ist sind im am um es en è el la los 是 为 在 到 叫 至 于
 """)
 HAVE = _words("have has had having with 有")
+# With a participle after it, these make a passive.
 BE = _words("is are was were be been being am get gets got")
 ARTICLES = _words("a an the this that my your his her our their")
 PRONOUNS = _words("he she it they s 他 她 它")
@@ -80,6 +81,7 @@ PREPOSITIONS = RELATIONS | _words("""
     für aus nach um über unter en con por para desde dal di da nel per à de chez
     在 到 对 跟 给 比 于
 """)
+# They begin with a capital, but after "by" they name no agent.
 WEEKDAYS = _words("monday tuesday wednesday thursday friday saturday sunday")
 # One sense, several words: kept to what notes about people are full of.
 SYNONYMS = _rows("""
@@ -182,9 +184,11 @@ MONTHS = (
 )
 _MONTHS = "|".join(f"{m[:3]}(?:{m[3:]})?" for m in MONTHS)
 _ORDINAL = r"(\d{1,2})(?:st|nd|rd|th)?"
+# May alone is a verb: a month is read only beside a day.
 _DAY_MONTH = re.compile(rf"\b{_ORDINAL}\.? (?:of )?({_MONTHS})\b", re.I)
 _MONTH_DAY = re.compile(rf"\b({_MONTHS})\.? (?:the )?{_ORDINAL}\b(?![:.,]\d)", re.I)
 _ISO = re.compile(r"\b(\d{4})-(\d\d?)-(\d\d?)\b")
+# 5pm, 5.30 pm, 5 o'clock, 17 uhr | 9:30, which lacks a zero.
 _CLOCK = re.compile(
     r"\b(\d{1,2})(?:[:.](\d\d))? ?(?:([ap])\.?m\b\.?|o'clock\b|uhr\b)|\b(\d):(\d\d)\b",
     re.I,
@@ -232,19 +236,24 @@ _CJK_WORD = re.compile("|".join(sorted(_CJK_WORDS, key=len, reverse=True)))
 
 
 def normalise_text(text: str) -> str:
-    """NFKC; numbers, dates and times in one form; case is kept."""
+    """Writes numbers, dates and times in one form (NFKC); case is kept.
+
+    Args:
+      text: any text.
+    """
     text = unicodedata.normalize("NFKC", text).replace("’", "'")
     if not text.isascii() and _CJK_LETTER.search(text):
-        text = _CJK_WORD.sub(lambda found: _CJK_WORDS[found[0]], text)
+        text = _CJK_WORD.sub(lambda match: _CJK_WORDS[match[0]], text)
         text = _CJK_ONLY.sub(" only ", text)  # after a number it counts animals
         text = _CJK_NUMBER.sub(_cjk_number, text)
         text = _CJK_DATE.sub(lambda m: f" {_date(m[2], m[3])} {m[1] or ''} ", text)
         text = _CJK_CLOCK.sub(_cjk_clock, text)
+    # Most texts lack a number: a cheap look spares them the patterns.
     if "ty" in text:
-        text = _TENS.sub(_two_words, text)
+        text = _TENS.sub(_tens_and_ones, text)
     if _DIGIT.search(text):
         if "," in text:
-            text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
+            text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
         if "-" in text:
             text = _ISO.sub(lambda m: f"{_date(m[2], m[3])} {m[1]}", text)
         text = _COIN.sub(r"\2 \1", text)
@@ -256,26 +265,48 @@ def normalise_text(text: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def stem(word: str) -> str:
-    """A word without its inflection, or its more common synonym."""
-    base = PASTS.get(word) or _strip(word)
+    """Returns a word without its inflection, or its more common synonym.
+
+    Args:
+      word: in lower case.
+    """
+    base = PASTS.get(word) or _strip_ending(word)
     base = NUMBERS.get(base, base)
     sense = SYNONYMS.get(word) or SYNONYMS.get(base, base)
+    # Of British and American spelling one is kept.
     if len(sense) > 4 and "our" in sense[2:]:
         sense = sense.replace("our", "or")  # colour, favourite
     return sense[:-1] if len(sense) > 3 and sense[-1] == "e" else sense
 
 
 def is_past(word: str) -> bool:
-    """Whether a lower-case word looks like the past or participle of a verb."""
+    """Whether a word looks like the past or the participle of a verb.
+
+    Args:
+      word: in lower case.
+    """
     return word in PASTS or (len(word) > 4 and word.endswith("ed"))
 
 
 def is_present(word: str) -> bool:
-    """Whether a lower-case word looks like "he writes"."""
+    """Whether a word looks like a verb in the third person: "writes".
+
+    Args:
+      word: in lower case.
+    """
     return len(word) > 3 and word[-1] == "s" and word[-2] not in "su'"
 
 
-def _strip(word: str) -> str:
+def is_cjk(word: str) -> bool:
+    """Whether a word is one Chinese letter; Japanese ones count too.
+
+    Args:
+      word: a token; not empty.
+    """
+    return "\u3040" <= word[0] <= "\u9fff"
+
+
+def _strip_ending(word: str) -> str:
     if len(word) < 4 or not word.isascii():
         return word
     if word.endswith(("ies", "ied")) and len(word) > 4:
@@ -287,14 +318,15 @@ def _strip(word: str) -> str:
     for ending in ("ing", "ed"):
         base = word.removesuffix(ending)
         if base != word and len(base) > 2 and any(v in base for v in "aeiouy"):
+            # "stopped" is stop, but "called" call, "passed" pass, "buzzed" buzz.
             double = base[-1] == base[-2] and base[-1] not in "lsz"
             return base[:-1] if double else base
     return word
 
 
-def _two_words(found: re.Match) -> str:
+def _tens_and_ones(match: re.Match) -> str:
     """twenty-one -> 21."""
-    tens, ones = found[1].lower() + "ty", found[3].lower()
+    tens, ones = match[1].lower() + "ty", match[3].lower()
     return NUMBERS[tens][0] + NUMBERS[ones]
 
 
@@ -307,25 +339,26 @@ def _date(month: str, day: str) -> str:
     return f"{int(month):02}-{int(day):02}"
 
 
-def _clock(found: re.Match) -> str:
-    hour, minute = int(found[1] or found[4]), found[2] or found[5] or "00"
-    if found[3]:
-        hour = hour % 12 + 12 * (found[3] in "pP")
+def _clock(match: re.Match) -> str:
+    hour, minute = int(match[1] or match[4]), match[2] or match[5] or "00"
+    if match[3]:
+        hour = hour % 12 + 12 * (match[3] in "pP")
     return f"{hour:02}:{minute}"
 
 
-def _cjk_clock(found: re.Match) -> str:
-    late = found[1] in ("下午", "晚上") and int(found[2]) < 12
-    minute = 30 if found[3] else int(found[4] or 0)
-    return f" {int(found[2]) + 12 * late:02}:{minute:02} "
+def _cjk_clock(match: re.Match) -> str:
+    late = match[1] in ("下午", "晚上") and int(match[2]) < 12
+    minute = 30 if match[3] else int(match[4] or 0)
+    return f" {int(match[2]) + 12 * late:02}:{minute:02} "
 
 
-def _cjk_number(found: re.Match) -> str:
+def _cjk_number(match: re.Match) -> str:
     """二十三 -> 23, 3万 -> 30000, 二〇二四 -> 2024."""
-    head = re.match(r"[\d.]*", found[0])[0]
-    letters = found[0][len(head) :]
+    head = re.match(r"[\d.]*", match[0])[0]
+    letters = match[0][len(head) :]
     if not head and all(letter in _DIGITS for letter in letters):
         return "".join(str(_DIGITS[letter]) for letter in letters)
+    # A section is what comes before 万 or 亿, which multiply all of it.
     total, section = 0, 0
     digit = float(head) if "." in head else int(head or 0)
     for letter in letters:
@@ -336,9 +369,4 @@ def _cjk_number(found: re.Match) -> str:
             section, digit = section + (digit or 1) * power, 0
         else:
             total, section, digit = total + (section + digit or 1) * power, 0, 0
-    return f"{total + section + digit:.15g}"
-
-
-def is_cjk(word: str) -> bool:
-    """Whether a word is one Chinese letter."""
-    return "\u3040" <= word[0] <= "\u9fff"
+    return f"{total + section + digit:.15g}"  # 15 digits: no binary rounding shows

@@ -1,4 +1,4 @@
-"""Texts to statements: lines and sentences, each read as content words and flags."""
+"""Splits texts into statements and reads each as content words and flags."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import NamedTuple
 
 from mempo_jax.memory.lexical import lexicon
 
+# A full stop after one of these, or after an initial, ends no sentence.
 _STOPLESS = ("Dr", "Mr", "Mrs", "Ms", "St", "No", "Prof", r"e\.g", r"i\.e", "[A-Z]")
-_TITLES = "".join(rf"(?<!\b{word}\.)" for word in _STOPLESS)
-_BREAK = re.compile(rf"(?<=[.!?;]){_TITLES}\s+|(?<=[。！？；])|\n+")
+_NO_TITLE = "".join(rf"(?<!\b{word}\.)" for word in _STOPLESS)
+_BREAK = re.compile(rf"(?<=[.!?;]){_NO_TITLE}\s+|(?<=[。！？；])|\n+")
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _TITLE = re.compile(r"[^:：\n]{1,40}[:：](?=\s+\S)")
 _PRONOUN = re.compile(r"(?:(?:she|he|it|they)\b|[她他它])\W*", re.I)
 _CJK = "\u3040-\u30ff\u3400-\u9fff"
 _LETTER = rf"[^\W\d_{_CJK}]"
+# One Chinese letter | address | URL | dotted name | number | number before a unit |
+# grade | code with digits | C++ | C# | word | the rest, and the signs that carry sense.
 _TOKEN = re.compile(
     rf"""
     [{_CJK}]
@@ -33,15 +36,18 @@ _TOKEN = re.compile(
     """,
     re.X,
 )
+# Articles and pronouns tell nothing about the form of a sentence.
 _FRAME = lexicon.FILLER - lexicon.ARTICLES - lexicon.PRONOUNS
+# After one of these a participle is no past: "is closed".
 _PRESENT = lexicon.BE.difference(("was", "were"))
-MOST_DETAILED = 48  # words; of a longer statement only the words are kept
+MOST_DETAILED = 48  # a statement of more words is compared word by word only
 _WAS = ("was", "were")
+# Before the first noun of "the mother of ann".
 _BEFORE_OWNED = lexicon.ARTICLES | {""}
 
 
 class Word(NamedTuple):
-    """A content word and what stands around it."""
+    """A content word and what is around it."""
 
     stem: str
     form: str  # as written, in lower case
@@ -52,24 +58,32 @@ class Word(NamedTuple):
     clause: int  # conjunctions before it
     is_capital: bool
     is_owner: bool  # followed by "'s" or the like
-    is_owned: bool  # "has" stands before it
+    is_owned: bool  # "has" comes before it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as it was read: its words, and ``details`` unless it is too long.
+    """A statement as it was read.
 
-    moods: negation, doubt, condition, question. pasts: verbs that stand in the past.
+    Attributes:
+      words: stems of the content words, in order.
+      details: the words in full; empty if there are more than ``MOST_DETAILED``.
+      moods: negation, doubt, condition, question.
+      pasts: verbs that are in the past.
+      frame: function words, without articles and pronouns.
+      head: number of words before the first colon, 0 without one.
+      forms: all words after the heading, without signs.
+      closing: the last sign.
     """
 
     words: tuple[str, ...]
     details: tuple[Word, ...]
     moods: frozenset[str]
     pasts: frozenset[str]
-    frame: frozenset[str]  # function words, without articles and pronouns
-    head: int  # words before the first colon, 0 without one
-    forms: tuple[str, ...]  # all after the heading, without signs
-    closing: str  # the last sign
+    frame: frozenset[str]
+    head: int
+    forms: tuple[str, ...]
+    closing: str
 
     @property
     def body(self) -> tuple[str, ...]:
@@ -79,17 +93,19 @@ class Statement:
     @property
     def subject(self) -> tuple[str, ...]:
         """The first word, with the number or letter that tells it from others."""
+        # "room 12" is one subject, and so is a Chinese name of two letters.
         words = self.body[:2]
         pair = words and (words[-1][0].isdigit() or lexicon.is_cjk(words[0]))
         return words if pair else words[:1]
 
     @property
     def has_number(self) -> bool:
+        """Whether a word of the body has a digit."""
         return any(map(str.isdigit, "".join(self.body)))
 
     @property
     def pointer(self) -> str:
-        """ "that" of "ann: that's great", which only its context can tell."""
+        """A first word that points: "that" of "ann: that's great"."""
         first = self.forms[0].split("'")[0] if self.forms else ""
         return first if first in lexicon.POINTERS else ""
 
@@ -104,63 +120,18 @@ class Statement:
         )
 
 
-@functools.lru_cache(maxsize=8192)
-def statements(text: str) -> tuple[str, ...]:
-    """Lines and sentences of a text, empty ones left out."""
-    return tuple(part for part in _BREAK.split(text) if part.strip())
-
-
-@functools.lru_cache(maxsize=8192)
-def scoped(text: str) -> tuple[str, ...]:
-    """The statements, each with the heading or the subject that it leans on.
-
-    Lines under "ann:" or after "ann: phone 17" get "ann:" put before them, up to an
-    empty line; "she lives in rome" gets the first word of the statement before.
-    """
-    result = []
-    for block in _BLANK_LINE.split(text):
-        parts = statements(block)
-        result += _with_subjects(parts, _heading(parts))
-    return tuple(result or statements(text))
-
-
-def _heading(parts: tuple[str, ...]) -> str:
-    """The title before the first statement, if it is the only one in the block."""
-    found = _TITLE.match(parts[0]) if len(parts) > 1 else None
-    alone = found and not any(":" in part or "：" in part for part in parts[1:])
-    return found[0].strip() if alone else ""
-
-
-def _with_subjects(parts: tuple[str, ...], title: str) -> list[str]:
-    result, heading, subject = [], "", ""
-    for place, part in enumerate(parts):
-        if part.rstrip().endswith((":", "：")):
-            heading = part.strip()
-            continue
-        above = heading or (title if place else "")
-        pronoun = _PRONOUN.match(part)
-        if pronoun and subject and len(pronoun[0]) < len(part):
-            part, above = f"{subject} {part[pronoun.end() :]}", ""
-        elif words := read(part).details:
-            subject = _as_written(words[0].form, part)
-        result.append(f"{above} {part}" if above else part)
-    return result
-
-
-def _as_written(form: str, text: str) -> str:
-    """The letters of ``text`` that were read as ``form``, where they can be found."""
-    folded = text.casefold()
-    at = folded.find(form) if len(folded) == len(text) else -1
-    return text[at : at + len(form)] if at >= 0 else form
-
-
+# Cached, like all here: an entry is read again at every write that it resembles.
 @functools.lru_cache(maxsize=8192)
 def read(text: str) -> Statement:
-    """Content words in order, with everything that changes what they say."""
+    """Reads content words in order, with everything that changes what they say.
+
+    Args:
+      text: one statement.
+    """
     tokens = _TOKEN.findall(lexicon.normalise_text(text))
     forms = ["", *[token.casefold() for token in tokens], ""]
     words, moods, pasts, head, start = [], [], set(), 0, 0
-    clause, role, has, moving = 0, "", False, None
+    clause, role, has, reorder = 0, "", False, None
     for place, token in enumerate(tokens, 1):
         before, form, after = forms[place - 1 : place + 2]
         kind = _kind(form)
@@ -171,7 +142,7 @@ def read(text: str) -> Statement:
             moods.append(mood)
             continue
         if kind.may_move and words:
-            moving = _move(form, words, after) or moving
+            reorder = _reordering(form, words, after) or reorder
         if kind.is_filler and not _is_meant(token, form, before, after):
             role = form if kind.is_preposition else role
             has = has or kind.is_having
@@ -191,9 +162,9 @@ def read(text: str) -> Statement:
         if kind.is_past and before not in _PRESENT:
             pasts.add(kind.stem)
         role, has = "", False
-        if moving:
-            moving(words)
-            moving = None
+        if reorder:  # the word it was waiting for has just been read
+            reorder(words)
+            reorder = None
     closing = unicodedata.normalize("NFKC", text.rstrip()[-1:])
     if closing == "?":
         moods.append("asks")
@@ -202,12 +173,78 @@ def read(text: str) -> Statement:
     frame = _FRAME.intersection(forms)
     body = tuple(f for f in forms[start + 1 : -1] if f[0].isalnum())
     return Statement(
-        *(stems, details, _flags(moods), frozenset(pasts), frame, head, body, closing)
+        *(
+            stems,
+            details,
+            _cancel_negations(moods),
+            frozenset(pasts),
+            frame,
+            head,
+            body,
+            closing,
+        )
     )
 
 
+@functools.lru_cache(maxsize=8192)
+def statements(text: str) -> tuple[str, ...]:
+    """Splits a text into lines and sentences; empty ones are left out.
+
+    Args:
+      text: any text.
+    """
+    return tuple(part for part in _BREAK.split(text) if part.strip())
+
+
+@functools.lru_cache(maxsize=8192)
+def scoped(text: str) -> tuple[str, ...]:
+    """Splits a text into statements, each with the heading or subject that it needs.
+
+    Lines under "ann:" or after "ann: phone 17" get "ann:" put before them, up to an
+    empty line; "she lives in rome" gets the first word of the statement before.
+
+    Args:
+      text: any text.
+    """
+    result = []
+    for block in _BLANK_LINE.split(text):
+        parts = statements(block)
+        result += _add_subjects(parts, _heading(parts))
+    return tuple(result or statements(text))
+
+
+def _heading(parts: tuple[str, ...]) -> str:
+    """The title before the first statement, if it is the only one in the block."""
+    match = _TITLE.match(parts[0]) if len(parts) > 1 else None
+    alone = match and not any(":" in part or "：" in part for part in parts[1:])
+    return match[0].strip() if alone else ""
+
+
+def _add_subjects(parts: tuple[str, ...], title: str) -> list[str]:
+    result, heading, subject = [], "", ""
+    for place, part in enumerate(parts):
+        if part.rstrip().endswith((":", "：")):
+            heading = part.strip()
+            continue
+        above = heading or (title if place else "")  # the first part holds it
+        pronoun = _PRONOUN.match(part)
+        if pronoun and subject and len(pronoun[0]) < len(part):
+            part, above = f"{subject} {part[pronoun.end() :]}", ""
+        elif words := read(part).details:
+            subject = _as_written(words[0].form, part)
+        result.append(f"{above} {part}" if above else part)
+    return result
+
+
+def _as_written(form: str, text: str) -> str:
+    """The letters of ``text`` that were read as ``form``, if they can be found."""
+    folded = text.casefold()
+    at = folded.find(form) if len(folded) == len(text) else -1
+    return text[at : at + len(form)] if at >= 0 else form
+
+
 class _Kind(NamedTuple):
-    """What a token is wherever it stands."""
+    """What a token is wherever it appears."""
 
     stem: str
     form: str
@@ -253,8 +290,8 @@ def _mood(token: str, form: str, before: str, after: str) -> str:
     return "" if is_month else lexicon.MOODS[form]
 
 
-def _flags(moods: list[str]) -> frozenset[str]:
-    """The moods; two negations cancel out."""
+def _cancel_negations(moods: list[str]) -> frozenset[str]:
+    """The moods as a set; two negations cancel out."""
     flags = set(moods)
     if "not" in flags and moods.count("not") % 2 == 0:
         flags.discard("not")
@@ -270,8 +307,8 @@ def _is_meant(token: str, form: str, before: str, after: str) -> bool:
     return bool(letter or seconds or (form == "on" and not after))
 
 
-def _move(form: str, words: list[Word], following: str):
-    """What to do once the next word is read, or None."""
+def _reordering(form: str, words: list[Word], following: str):
+    """Returns what to do once the next word is read, or None."""
     last = words[-1]
     if form == "of" and not following[:1].isdigit():
         return _put_owner_first if last.before in _BEFORE_OWNED else None
@@ -290,6 +327,6 @@ def _put_owner_first(words: list[Word]) -> None:
 
 def _put_agent_first(words: list[Word]) -> None:
     """Turns "the report was written by ann" into "ann wrote the report"."""
-    *told, verb, agent = words
+    *patient, verb, agent = words
     if agent.is_capital and agent.form not in (*lexicon.WEEKDAYS, *lexicon.MONTHS):
-        words[:] = [agent._replace(role=""), verb, *told]
+        words[:] = [agent._replace(role=""), verb, *patient]

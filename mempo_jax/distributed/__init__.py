@@ -1,0 +1,1 @@
+"""Several devices and several processes: meshes, placement of arrays, stopping."""

@@ -1,0 +1,1 @@
+"""The lexical judge: what one text says beside another, without a model."""
