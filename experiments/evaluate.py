@@ -131,7 +131,7 @@ def _finished(workdir: pathlib.Path) -> dict:
 
 def _write(out: pathlib.Path, rows: list, about: dict) -> None:
     from mempo_jax.evaluation.table import to_csv
-    from mempo_jax.runs.run_dir import write_text
+    from mempo_jax.runs.atomic import write_text
 
     content = about | {"rows": rows}
     write_text(out / "evaluation.json", json.dumps(content, indent=1) + "\n")

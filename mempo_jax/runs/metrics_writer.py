@@ -1,4 +1,4 @@
-"""Metrics of a run: one JSON object a step, and the same numbers in TensorBoard.
+"""Metrics of a run: one JSON object per step, and the same numbers in TensorBoard.
 
 The JSON lines are the record that tests, reports and the doctor read; TensorBoard and
 Weights & Biases are views of it.
@@ -15,13 +15,18 @@ from typing import Any
 import numpy as np
 from tensorboardX import SummaryWriter
 
+from mempo_jax.runs.atomic import write_text
 from mempo_jax.settings import ConfigError
 
-TENSORBOARD = "tensorboard"
+TENSORBOARD = "tensorboard"  # the directory of events
 
 
 class MetricsWriter:
-    """Appends to ``DIR/NAME.jsonl`` and to the views that are turned on."""
+    """Appends to ``DIR/NAME.jsonl`` and to the views that are turned on.
+
+    Attributes:
+      path: of the JSON lines.
+    """
 
     def __init__(
         self,
@@ -55,6 +60,7 @@ class MetricsWriter:
         self._wandb = _start_wandb(wandb_project, directory, config)
         self._events = None
         if tensorboard:
+            # TensorBoard then hides what an earlier process wrote of later steps.
             self._events = SummaryWriter(
                 str(directory / TENSORBOARD), purge_step=self._last_step + 1
             )
@@ -78,9 +84,9 @@ class MetricsWriter:
                 " step is written once, in order"
             )
         row = {name: _number(name, value) for name, value in values.items()}
-        row.pop("step", None)
+        row.pop("step", None)  # the argument counts
         self._file.write(json.dumps({"step": step} | row, allow_nan=False) + "\n")
-        self._file.flush()
+        self._file.flush()  # a kill then costs no finished step
         self._last_step = step
         measured = {name: value for name, value in row.items() if value is not None}
         if self._events is not None:
@@ -107,7 +113,11 @@ class MetricsWriter:
 
 
 def read_metric_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
-    """The record's rows in order; a last line cut off by a kill is left out."""
+    """The record's rows in order; a last line cut off by a kill is left out.
+
+    Args:
+      path: of the JSON lines.
+    """
     rows = []
     for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
         try:
@@ -117,32 +127,10 @@ def read_metric_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _truncate(path: pathlib.Path, last_step: int) -> None:
-    """Keeps the rows up to ``last_step``, by writing a new file and renaming it."""
-    if not path.exists():
-        return
-    kept = [row for row in read_metric_rows(path) if row["step"] <= last_step]
-    fresh = path.with_suffix(".jsonl.new")
-    fresh.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-    fresh.replace(path)
-
-
-def _number(name: str, value: Any) -> int | float | None:
-    if value is None:
-        return None
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind in "SUOMmc":
-        raise TypeError(f"metric {name}: expected one real number, got {value!r}")
-    if array.dtype.kind in "biu":
-        return int(array.item())
-    number = float(array.item())
-    return number if math.isfinite(number) else None
-
-
 def check_wandb(project: str) -> None:
     """Checks that a Weights & Biases run could be started; starts none.
 
-    Nothing is asked of their server if the run is not to be sent there
+    Their server is not contacted if the run is not to be sent there
     (``WANDB_MODE=offline`` or ``disabled``).
 
     Args:
@@ -169,8 +157,30 @@ def check_wandb(project: str) -> None:
         )
 
 
+def _truncate(path: pathlib.Path, last_step: int) -> None:
+    """Keeps the rows up to ``last_step``; a kill leaves the old file or the new one."""
+    if not path.exists():
+        return
+    rows = [row for row in read_metric_rows(path) if row["step"] <= last_step]
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _number(name: str, value: Any) -> int | float | None:
+    """The value as a Python number; None for what JSON has no number for."""
+    if value is None:
+        return None
+    array = np.asarray(value)
+    # Text, objects, times and complex numbers; bfloat16's kind "V" is left to float().
+    if array.size != 1 or array.dtype.kind in "SUOMmc":
+        raise TypeError(f"metric {name}: expected one real number, got {value!r}")
+    if array.dtype.kind in "biu":
+        return int(array.item())
+    number = float(array.item())
+    return number if math.isfinite(number) else None
+
+
 def _start_wandb(project: str, directory: pathlib.Path, config: Mapping[str, Any]):
-    """A Weights & Biases run, None without a project; imported on use only."""
+    """A Weights & Biases run, None without a project."""
     if not project:
         return None
     wandb = _import_wandb(project)
@@ -178,6 +188,7 @@ def _start_wandb(project: str, directory: pathlib.Path, config: Mapping[str, Any
 
 
 def _import_wandb(project: str) -> Any:
+    """The package, imported on use only, since it is not required."""
     try:
         import wandb
     except ImportError:

@@ -1,8 +1,4 @@
-"""On what a run is computed: versions and devices, for comparing runs later.
-
-A run repeats itself to the bit only where these are the same.
-
-The run directory: what a run writes, where, and how it is found again.
+"""The run directory: what a run writes, where, and how it is found again.
 
     config.json · metrics.jsonl · tensorboard/ · trajectories/ · checkpoints/ ·
     cold_start/ (initial policy) · cold_start_checkpoints/ (until it has ended) ·
@@ -11,7 +7,10 @@ The run directory: what a run writes, where, and how it is found again.
     not finite) · summary.json · machines.json (times, versions and devices of its
     starts) · lock (held while a process runs there)
 
-Directories that must be whole are written beside their place and renamed.
+A file or directory that must be complete is written under another name and renamed.
+
+Versions and devices are recorded because a run repeats itself to the bit only if these
+are the same.
 """
 
 from __future__ import annotations
@@ -38,70 +37,15 @@ from mempo_jax.config import complete_saved
 from mempo_jax.distributed import hosts
 from mempo_jax.distributed.placement import pieces
 from mempo_jax.rollout.trajectory import Trajectory
+from mempo_jax.runs.atomic import write_text
 from mempo_jax.settings import ConfigError, flatten, local_path
 
+# Packages that compute; another version may round otherwise.
 PACKAGES = (
     *("jax", "jaxlib", "numpy", "flax", "optax", "orbax-checkpoint"),
     *("transformers", "tokenizers", "scann", "wordllama"),
 )
-
-
-def describe() -> dict[str, Any]:
-    """Versions of what computes, and the devices of all processes, as JSON has them."""
-    device = jax.devices()[0]
-    return {
-        "mempo_jax": mempo_jax.__version__,
-        "commit": _commit(pathlib.Path(mempo_jax.__file__).parent),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "backend": device.platform,
-        "device": device.device_kind,
-        "devices": jax.device_count(),
-        "processes": jax.process_count(),
-    }
-
-
-def with_this(known: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The machines that a run was computed on so far, and this one where it is new."""
-    this = describe()
-    return [*known, *([] if known and known[-1] == this else [this])]
-
-
-def _commit(package: pathlib.Path) -> str | None:
-    """The commit of the checkout that the package is part of, with ``-dirty`` if files
-    were changed since; None if it was installed, or there is no git."""
-    if not (package.parent / ".git").exists():  # it may be inside another's checkout
-        return None
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        described = subprocess.run(
-            command, cwd=package, capture_output=True, timeout=10, check=True, text=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return described.stdout.strip() or None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    """Programs are compiled for it, and another may add in another order; or ""."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = (line.partition(":")[2] for line in file if "model name" in line)
-            return next(names, "").strip()
-    except OSError:  # no Linux
-        return platform.processor()
-
-
-# Fields that a continued run may change: they alter nothing that was done already.
+# Fields that a continued run may change: they alter nothing that was computed before.
 FREE_FIELDS = (
     *("train.steps", "log.trajectories_every"),
     # The machine may be another.
@@ -115,7 +59,7 @@ FREE_FIELDS = (
 # the directory's whole path; TensorStore does not take a backslash.
 NOT_IN_PATHS = "[*?\\"
 MACHINES = "machines.json"
-# Never there without a config.json.
+# A run writes its config.json before any of these.
 RESULTS = ("summary.json", "checkpoints", "cold_start_checkpoints")
 
 
@@ -124,10 +68,27 @@ class RunDir:
 
     Its path is made absolute here, so an environment that changes the current directory
     does not move the run.
+
+    Attributes:
+      path: the directory.
+      cold_start: the initial policy.
+      cold_start_checkpoints: of the cold start, until it has ended.
+      policy: the trained policy.
+      best: the policy of the best checkpoint.
+      adapters: the trained adapters alone.
+      checkpoints: of training.
+      trajectories: files of trajectories.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
-        """Raises ConfigError if ``path`` is an address such as ``gs://bucket``."""
+        """Names the paths; makes no directory yet.
+
+        Args:
+          path: of the run's directory, there or not.
+
+        Raises:
+          ConfigError: it is an address such as ``gs://bucket``.
+        """
         self.path = local_path(path, "--workdir").absolute()
         self.cold_start = self.path / "cold_start"
         self.cold_start_checkpoints = self.path / "cold_start_checkpoints"
@@ -139,7 +100,7 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other runs out; the system frees it when this process ends, however.
+        """Keeps other runs out; if this process is killed, the system unlocks it.
 
         Raises:
           ConfigError: another process runs in this directory.
@@ -156,6 +117,9 @@ class RunDir:
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Checks that the directory is free, or holds a run with this config.
+
+        Args:
+          config: of the run to start or continue, as JSON has it.
 
         Raises:
           ConfigError: its path cannot hold checkpoints; it holds another run's config
@@ -193,8 +157,13 @@ class RunDir:
             )
 
     def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Fields that are otherwise in the directory's config.json: by dotted name, as
-        they are there and here.
+        """Fields that differ between the directory's config.json and a config.
+
+        Args:
+          config: to compare with, as JSON has it.
+
+        Returns:
+          By dotted name, the value in the directory and the value in ``config``.
 
         Raises:
           ConfigError: the file is no config.
@@ -218,15 +187,27 @@ class RunDir:
         }
 
     def ended(self, steps: int) -> dict[str, Any] | None:
-        """The summary of a run that has ended with this number of steps, else None."""
-        found = self.load_json("summary.json")
-        return found if found is not None and found.get("steps") == steps else None
+        """The summary of a run that has ended with this number of steps, else None.
 
-    def claim(self, config: Mapping[str, Any]) -> None:
-        """Makes the directory, with config.json, after ``check``.
+        Args:
+          steps: of the config; with more steps the same run continues.
 
         Raises:
-          ConfigError: it cannot be written.
+          ConfigError: the summary is damaged.
+        """
+        summary = self.load_json("summary.json")
+        return (
+            summary if summary is not None and summary.get("steps") == steps else None
+        )
+
+    def claim(self, config: Mapping[str, Any]) -> None:
+        """Checks the directory, makes it, and writes config.json.
+
+        Args:
+          config: of the run, as JSON has it.
+
+        Raises:
+          ConfigError: see ``check``; or it cannot be written.
         """
         self.check(config)
         try:
@@ -237,23 +218,23 @@ class RunDir:
             raise ConfigError(f"--workdir={self.path}: {error}") from error
 
     def note_machine(self) -> None:
-        """Adds this start to machines.json, while ``locked``: time, versions, devices.
+        """Adds this start to machines.json: time, versions, devices; while ``locked``.
 
         Raises:
           ConfigError: it cannot be written.
         """
-        noted = self.load_json(MACHINES) or {}
+        record = self.load_json(MACHINES) or {}
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        noted["machines"] = with_this(noted.get("machines", []))
-        noted["starts"] = [*noted.get("starts", []), now]
-        text = json.dumps(noted, indent=1)
+        record["machines"] = with_this(record.get("machines", []))
+        record["starts"] = [*record.get("starts", []), now]
+        text = json.dumps(record, indent=1)
         try:
             write_text(self.path / MACHINES, text + "\n")
         except OSError as error:
             raise ConfigError(f"--workdir={self.path}: {error}") from error
 
     def release(self) -> None:
-        """Gives the directory back where nothing was computed after ``claim``."""
+        """Undoes ``claim`` if nothing was computed since, so that it is free."""
         if any((self.path / name).exists() for name in (*RESULTS, "cold_start")):
             return
         for name in ("config.json", "lock", MACHINES):
@@ -262,9 +243,15 @@ class RunDir:
             self.path.rmdir()
 
     def save_dir(self, place: pathlib.Path, fill: Callable[[pathlib.Path], None]):
-        """Fills a new directory beside ``place`` and renames it there.
+        """Writes a directory completely or not at all: beside its place, then renamed.
 
-        fill: called in every process; only the first may write.
+        Args:
+          place: the directory's path; what is there is replaced.
+          fill: writes into the directory it gets; called in every process, of which
+            only the first may write.
+
+        Raises:
+          OSError: it could not be written; what was written of it is removed.
         """
         fresh = place.with_name(place.name + ".writing")
 
@@ -285,22 +272,36 @@ class RunDir:
             raise
         hosts.on_primary(end)
 
-    def save_trajectories(self, name: str, made: Sequence[Trajectory]) -> None:
-        """Writes ``trajectories/NAME.jsonl``, one object per trajectory."""
+    def save_trajectories(self, name: str, sampled: Sequence[Trajectory]) -> None:
+        """Writes ``trajectories/NAME.jsonl``, one object per trajectory.
+
+        Args:
+          name: of the file, without its ending.
+          sampled: the trajectories, in the order to write them.
+        """
 
         def write() -> None:
             self.trajectories.mkdir(exist_ok=True)
-            lines = [json.dumps(t.to_json(), ensure_ascii=False) for t in made]
+            lines = [json.dumps(t.to_json(), ensure_ascii=False) for t in sampled]
             write_text(self.trajectories / f"{name}.jsonl", "\n".join(lines) + "\n")
 
         hosts.on_primary(write)
 
     def save_json(self, name: str, value: Any) -> None:
+        """Writes a JSON file, in process 0.
+
+        Args:
+          name: of the file in the directory.
+          value: what JSON can hold.
+        """
         text = json.dumps(value, indent=1) + "\n"
         hosts.on_primary(lambda: write_text(self.path / name, text))
 
     def load_json(self, name: str) -> Any | None:
-        """An object that ``save_json`` wrote, None without the file.
+        """Reads an object that ``save_json`` wrote; None without the file.
+
+        Args:
+          name: of the file in the directory.
 
         Raises:
           ConfigError: the file is damaged.
@@ -321,7 +322,13 @@ class RunDir:
         )
 
     def dump_update(self, step: int, update: int, batch: Sequence[Any]) -> None:
-        """Keeps the arrays of an update that was skipped, for a look at its cause."""
+        """Saves the arrays of an update that was skipped, to look for its cause.
+
+        Args:
+          step: of the run.
+          update: its number within the step.
+          batch: micro-batches of (rows, old and reference log-probs), numpy.
+        """
         if not hosts.primary():
             return
         folder = self.path / "skipped"
@@ -334,7 +341,11 @@ class RunDir:
 
 
 def identity(params: Any) -> str:
-    """SHA-256 over all parameters, to know a reference policy again."""
+    """SHA-256 over all parameters, to recognise a reference policy.
+
+    Args:
+      params: a pytree of arrays, on any devices; read piece by piece.
+    """
     digest = hashlib.sha256()
     for path, leaf in jax.tree.leaves_with_path(params):
         digest.update(jax.tree_util.keystr(path).encode())
@@ -343,8 +354,62 @@ def identity(params: Any) -> str:
     return digest.hexdigest()
 
 
-def write_text(file: pathlib.Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    fresh = file.with_name(file.name + ".writing")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, file)
+def describe() -> dict[str, Any]:
+    """Versions of what computes, and the devices of all processes, for JSON."""
+    device = jax.devices()[0]
+    return {
+        "mempo_jax": mempo_jax.__version__,
+        "commit": _commit(pathlib.Path(mempo_jax.__file__).parent),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "backend": device.platform,
+        "device": device.device_kind,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+    }
+
+
+def with_this(known: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Adds this machine to a run's list, unless it is the list's last.
+
+    Args:
+      known: descriptions of the machines so far, in order.
+    """
+    this = describe()
+    return [*known, *([] if known and known[-1] == this else [this])]
+
+
+def _commit(package: pathlib.Path) -> str | None:
+    """The commit of the checkout that the package is part of, with ``-dirty`` if files
+    were changed since; None if it was installed, or there is no git."""
+    # git itself would look further up, and find a checkout that only surrounds it.
+    if not (package.parent / ".git").exists():
+        return None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        described = subprocess.run(
+            command, cwd=package, capture_output=True, timeout=10, check=True, text=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip() or None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    """The processor's model, "" if unknown: on another one, compiled programs may add
+    in another order."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = (line.partition(":")[2] for line in file if "model name" in line)
+            return next(names, "").strip()
+    except OSError:  # not Linux
+        return platform.processor()

@@ -1,4 +1,4 @@
-"""Checks that stop a run before it trains on something wrong."""
+"""Checks that stop a run before it trains on something wrong, or warn of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from mempo_jax.distributed.placement import to_host
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.types import Rows
 
+# In nats per token. Equal weights run through equal programs differ by rounding alone,
+# and k3 squares that difference.
 MAX_INITIAL_KL = 1e-6
-EMPTY_STEPS = 5  # in a row, between two messages about them
+EMPTY_STEPS = 5  # steps in a row between two warnings, so that one step alone is quiet
 
 
 def failed_share(trajectories: Sequence[Trajectory], limit: float) -> None:
-    """Raises RunStopped where more than ``limit`` of the trajectories failed."""
+    """Stops the run if too many trajectories failed.
+
+    Args:
+      trajectories: all that a round sampled, failed ones included.
+      limit: the largest share that may fail, from 0 to 1.
+
+    Raises:
+      RunStopped: more failed; the message quotes the first failure.
+    """
     failures = [t.failure for t in trajectories if t.failure is not None]
     share = len(failures) / max(1, len(trajectories))
     if share > limit:
@@ -30,18 +40,30 @@ def failed_share(trajectories: Sequence[Trajectory], limit: float) -> None:
 
 
 def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float | None:
-    """Largest |sampler's - trainer's| log-prob over action tokens; None of no rows.
+    """Compares the sampler's log-probabilities with the trainer's.
+
+    A gap means that the two saw different contexts, positions, temperatures or weights,
+    and then the importance ratio of the loss is wrong.
+
+    Args:
+      scored: batches of (rows, old and reference log-probs [B, T]); "old" is what the
+        trainer computes for the policy that sampled.
+      limit: the largest gap allowed, in nats.
+
+    Returns:
+      The largest absolute gap over action tokens; None if there are no rows.
 
     Raises:
-      RunStopped: it is above ``limit``; names row, turn and token.
+      RunStopped: a gap is above ``limit`` or NaN; names its row, turn and token.
     """
     worst = None
     for rows, old, _ in scored:
         gap = np.abs(to_host(old) - rows.behaviour_log_probs)
+        # Only sampled tokens have a behaviour log-prob, and padding rows hold none.
         gap = np.where(rows.action_mask & rows.valid[:, None], gap, 0.0)
         largest = float(gap.max())
-        if not largest <= limit:
-            at = np.argmax(np.nan_to_num(gap, nan=np.inf))
+        if not largest <= limit:  # written so that NaN stops too
+            at = np.argmax(np.nan_to_num(gap, nan=np.inf))  # a NaN counts as the worst
             b, t = np.unravel_index(at, gap.shape)
             raise RunStopped(
                 f"log-prob gap {largest:.3g} between sampler and trainer, at most "
@@ -55,14 +77,18 @@ def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float
 
 
 def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
-    """Before the first update the frozen reference must be the policy.
+    """Checks that the frozen reference equals the policy before the first update.
+
+    Args:
+      scored: batches of (rows, old and reference log-probs [B, T]).
 
     Raises:
-      RunStopped: the mean k3 divergence is above 1e-6.
+      RunStopped: the mean k3 divergence is above ``MAX_INITIAL_KL``, or NaN.
     """
     total, count = 0.0, 0
     for rows, old, ref in scored:
         mask = rows.action_mask & rows.valid[:, None]
+        # float64, since expm1(x) - x of a small x cancels most digits.
         ratio = (to_host(ref) - to_host(old))[mask].astype(np.float64)
         total += float(np.sum(np.expm1(ratio) - ratio))
         count += int(mask.sum())
@@ -76,7 +102,16 @@ def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
 
 
 def skipped_in_a_row(count: int, limit: int) -> None:
-    """Raises RunStopped once more than ``limit`` updates in a row were not finite."""
+    """Stops the run if too many updates in a row were skipped.
+
+    Args:
+      count: skipped updates in a row; an update is skipped if its loss or gradient is
+        not finite.
+      limit: the largest number allowed.
+
+    Raises:
+      RunStopped: ``count`` is above ``limit``.
+    """
     if count > limit:
         raise RunStopped(
             f"{count} updates in a row had a loss or gradient that is not finite, at "
@@ -89,6 +124,7 @@ def empty_in_a_row(count: int, sampled: Sequence[Trajectory]) -> None:
     """Warns at every ``EMPTY_STEPS``-th step in a row that had nothing to train on.
 
     Args:
+      count: such steps in a row so far.
       sampled: all trajectories of the last of these steps.
     """
     if count == 0 or count % EMPTY_STEPS:

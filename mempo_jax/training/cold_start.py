@@ -2,8 +2,8 @@
 
 It uses the same episodes, segments and masks as reinforcement learning; only action
 tokens are trained on. Demonstrations show the form of acting, not what is relevant.
-
-Checkpoints of a cold start: a state, and where its draws stand.
+Its checkpoints hold the training state and the position of its random draws, so that a
+stopped cold start continues as if it had not been stopped.
 """
 
 from __future__ import annotations
@@ -40,132 +40,9 @@ from mempo_jax.training.state import cold_start_optimiser, state_from_params
 from mempo_jax.training.step import RunAheadLimit, TrainPrograms
 from mempo_jax.types import Rows, TrainState
 
-
-class Draws(Protocol):
-    """Random draws that can be gone on with; ``position`` is what JSON can hold."""
-
-    position: dict[str, Any]
-
-
-class ColdStartCheckpoints:
-    """The checkpoints of one cold start.
-
-    every: steps from one to the next. fixed: by name, what must be the same where it is
-    gone on with.
-    """
-
-    def __init__(
-        self, directory: pathlib.Path, keep: int, every: int, fixed: Mapping[str, str]
-    ) -> None:
-        self._saved = Checkpoints(directory, keep=keep)
-        self._every, self._fixed = every, dict(fixed)
-
-    def restore(self, fresh: TrainState, draws: Draws) -> tuple[TrainState, int]:
-        """The newest state and its step, with ``draws`` set to what follows; ``fresh``
-        and 0 where there is none.
-
-        Raises:
-          ConfigError: it was trained on other demonstrations, or other weights.
-          CheckpointError: none can be read.
-        """
-        target = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), fresh
-        )
-        found = self._saved.restore(target)
-        if found is None:
-            return fresh, 0
-        for what, own in self._fixed.items():
-            if found.metadata.get(what) != own:
-                raise ConfigError(
-                    f"{self._saved.directory}: the cold start began with other weights "
-                    f"or demonstrations ({what}), see config.policy.path and config."
-                    "train.demonstrations_path; put them back, or use another --workdir"
-                )
-        draws.position = found.metadata["position"]
-        return found.state, int(found.metadata["step"])
-
-    def save_if_due(self, done: int, last: int, state: TrainState, draws: Draws):
-        """Starts to save behind every ``every``-th step, and behind the ``last``."""
-        if done % self._every == 0 or done == last:
-            self._save(done, state, draws.position)
-
-    def save_now(self, done: int, state: TrainState, position: dict[str, Any]) -> None:
-        """Returns when the state behind ``done`` steps is on disk."""
-        self._save(done, state, position)
-        self.wait()
-
-    def wait(self) -> None:
-        """Returns when the save in progress is on disk."""
-        self._saved.wait()
-
-    def close(self) -> None:
-        """Finishes the save in progress."""
-        self._saved.close()
-
-    def _save(self, done: int, state: TrainState, position: dict[str, Any]) -> None:
-        if done:
-            record = {"step": done, "position": position} | self._fixed
-            self._saved.save(state, record)
-
-
-def digest(segments: Sequence[Segment]) -> str:
-    """SHA-256 over the tokens of demonstrations, and which of them are trained on."""
-    made = hashlib.sha256()
-    for segment in segments:
-        made.update(np.asarray(segment.tokens, np.int64).tobytes())
-        made.update(np.asarray(segment.is_action, bool).tobytes())
-    return made.hexdigest()
-
-
-SMALLEST_STRATUM = 0.02  # of all rows; rarer lengths are drawn with a longer one
-
-
-def demonstration_segments(
-    policy: Policy,
-    suite: TaskSuite,
-    settings: RunConfig,
-    progress: Progress = no_progress,
-) -> list[Segment]:
-    """Segments of all demonstrations, in a fixed order."""
-    train = settings.train
-    advised = without_policy(settings)
-    episodes = make_episodes(suite, settings, advised)
-    scores, newest = DemonstrationScores(suite, settings), []
-    ceiling = None
-
-    def make(task: Task):
-        newest[:] = [
-            episodes(task, f"demonstration-{task.id}", variant=task.index)
-        ]  # its score is read when it has ended
-        return newest[0]
-
-    if train.demonstrations_path:
-        made = recorded(train.demonstrations_path, suite.task, make, policy.tokenizer)
-    else:
-        tasks = [suite.task("train", i) for i in range(train.demonstrations)]
-        ceiling = expert_ceiling(suite, settings, progress)
-        expert = make_expert(suite, settings)
-        made = scripted(make, tasks, expert, policy.tokenizer)
-    segments: list[Segment] = []
-    with faults_named():
-        for count, more in enumerate(made, start=1):
-            segments += more
-            scores.add(newest[0], more)
-            if count % 16 == 0 or count == train.demonstrations:
-                figures = {"score": round(scores.mean, 3)}
-                progress("demonstrations", count, train.demonstrations, figures)
-    if not segments:
-        if train.demonstrations_path:
-            raise ConfigError(
-                f"{train.demonstrations_path}: expected at least one demonstration, "
-                "got none; see config.train.demonstrations_path"
-            )
-        raise ConfigError(
-            "config.context.max_context_tokens: expected room for the first turn of a "
-            f"task, got {settings.context.max_context_tokens}: no demonstration fits"
-        )
-    scores.check(ceiling)
-    return segments + judge_demonstrations(advised, policy, settings, len(segments))
+# The share of all rows that a length bucket needs to be drawn from by itself. Buckets
+# are drawn equally often, so the few rows of a smaller one would come too often.
+SMALLEST_STRATUM = 0.02
 
 
 def cold_start(
@@ -178,24 +55,32 @@ def cold_start(
     kept: pathlib.Path | None = None,
     stop: Stop | None = None,
 ) -> Any:
-    """Trains ``policy`` on demonstrations, or goes on where that was stopped.
+    """Trains ``policy`` on demonstrations, or continues from the newest checkpoint.
 
-    With ``policy.lora`` on adapters are trained, and merged at the end: what comes
-    next starts from fresh ones. A policy that was made here has random weights, which
-    nothing can be adapted of: its cold start trains them all.
+    With ``policy.lora``, adapters are trained and merged at the end: reinforcement
+    learning starts from fresh ones. A policy without ``policy.path`` has random
+    weights, to which an adapter adds nothing of use: its cold start trains all weights.
 
     Args:
+      policy: the policy to train.
+      suite: the tasks to demonstrate.
+      settings: of the run.
+      mesh: the devices to train on.
+      progress: called with the stage, steps done, steps in all, and the mean loss.
       kept: directory of checkpoints, one every ``train.cold_start_checkpoint_every``
-        steps and one at the end; None: none, and ``stop`` is not asked.
+        steps and one at the end; None: none, and ``stop`` is never checked.
+      stop: checked before each micro-batch; None: one that hears signals itself.
 
     Returns:
-      The parameters, on the mesh or, where adapters were merged, numpy.
+      The parameters: on the mesh or, if adapters were merged, numpy.
 
     Raises:
-      RunStopped: loss or gradient was not finite.
-      ConfigError, CheckpointError: what lies in ``kept`` does not fit, or is damaged.
-      Stopped: by ``stop``, with all saved.
+      RunStopped: the loss was not finite.
+      ConfigError, CheckpointError: a checkpoint in ``kept`` does not fit, or is
+        damaged.
+      Stopped: by ``stop``, after everything was saved.
     """
+    # Random weights (no path) are trained whole, see above.
     if settings.policy.path:
         policy = adapt(policy, settings, mesh, "cold start")
     segments = demonstration_segments(policy, suite, settings, progress)
@@ -208,6 +93,7 @@ def cold_start(
         settings.credit,
         outcome_gate=settings.reward.outcome_gate,
     )
+    # Without adapters everything is trained, and ``frozen`` is empty.
     trained, frozen = lora.split(policy.params)
     state = state_from_params(trained, optimiser, mesh)
     batches = Batches(segments, settings, mesh, policy.tokenizer.pad_id)
@@ -216,20 +102,87 @@ def cold_start(
         state = run.train(state, 0)
     else:
         every = settings.train.cold_start_checkpoint_every
+        # A checkpoint holds trained weights and a position among the demonstrations;
+        # these two must be what they were.
         fixed = {"demonstrations": digest(segments)}
         if policy.model.lora is not None:
             fixed["base"] = identity(frozen)
         keep = settings.train.checkpoints_kept
-        with closing(ColdStartCheckpoints(kept, keep, every, fixed)) as saved:
+        with closing(ColdStartCheckpoints(kept, keep, every, fixed)) as checkpoints:
             stop = Stop() if stop is None else stop
-            run = _Steps(programs, frozen, batches, settings, progress, saved, stop)
-            state, first = saved.restore(state, batches)
+            run = _Steps(
+                programs, frozen, batches, settings, progress, checkpoints, stop
+            )
+            state, first = checkpoints.restore(state, batches)
             with stop.unsaved():
                 state = run.train(state, first)
-                saved.wait()
+                checkpoints.wait()
     if policy.model.lora is None:
         return state.params
+    # In float32 on the host, see ``lora.merge``.
     return lora.merge(to_host(lora.join(state.params, frozen)), policy.model.lora)
+
+
+def demonstration_segments(
+    policy: Policy,
+    suite: TaskSuite,
+    settings: RunConfig,
+    progress: Progress = no_progress,
+) -> list[Segment]:
+    """Plays all demonstrations; the same settings give the same segments in order.
+
+    Args:
+      policy: the policy to train, whose tokenizer encodes them.
+      suite: the tasks.
+      settings: of the run.
+      progress: called with the number of demonstrations and their mean score.
+
+    Raises:
+      ConfigError: there are none, none fits into the context, a recorded one does not
+        fit the tasks, or an environment failed.
+    """
+    train = settings.train
+    memory_models = without_policy(settings)
+    episodes = make_episodes(suite, settings, memory_models)
+    scores, newest = DemonstrationScores(suite, settings), []  # at most one episode
+    ceiling = None
+
+    def make(task: Task):
+        # Kept until it has ended, when its score is read.
+        newest[:] = [episodes(task, f"demonstration-{task.id}", variant=task.index)]
+        return newest[0]
+
+    if train.demonstrations_path:
+        demonstrations = recorded(
+            train.demonstrations_path, suite.task, make, policy.tokenizer
+        )
+    else:
+        tasks = [suite.task("train", i) for i in range(train.demonstrations)]
+        ceiling = expert_ceiling(suite, settings, progress)
+        expert = make_expert(suite, settings)
+        demonstrations = scripted(make, tasks, expert, policy.tokenizer)
+    segments: list[Segment] = []
+    with faults_named():
+        for count, played in enumerate(demonstrations, start=1):
+            segments += played
+            scores.add(newest[0], played)
+            # One report for each would be too many.
+            if count % 16 == 0 or count == train.demonstrations:
+                metrics = {"score": round(scores.mean, 3)}
+                progress("demonstrations", count, train.demonstrations, metrics)
+    if not segments:
+        if train.demonstrations_path:
+            raise ConfigError(
+                f"{train.demonstrations_path}: expected at least one demonstration, "
+                "got none; see config.train.demonstrations_path"
+            )
+        raise ConfigError(
+            "config.context.max_context_tokens: expected room for the first turn of a "
+            f"task, got {settings.context.max_context_tokens}: no demonstration fits"
+        )
+    scores.check(ceiling)
+    examples = judge_demonstrations(memory_models, policy, settings, len(segments))
+    return segments + examples
 
 
 class Batches:
@@ -237,20 +190,28 @@ class Batches:
 
     Rows are drawn evenly over the length buckets, so that the few long rows (a recall,
     its results, an answer) are learnt as well as the many short ones.
-
-    position: of its draws, for JSON; a Batches that is set to it draws what follows.
     """
 
     def __init__(
         self, segments: Sequence[Segment], settings: RunConfig, mesh: Any, pad_id: int
     ) -> None:
+        """Sorts the segments by length; draws none yet.
+
+        Args:
+          segments: of all demonstrations; at least one.
+          settings: of the run.
+          mesh: decides how many rows a micro-batch has.
+          pad_id: fills the padding of rows.
+        """
         self._shapes, self._pad_id = batch_shapes(settings, mesh), pad_id
         self._rng = np.random.default_rng(derived_seed("cold-start", settings.seed))
         self._strata = by_length(segments, self._shapes.length_buckets)
+        # Rows of each bucket in a batch.
         self._share = max(1, settings.train.cold_start_rows // len(self._strata))
 
     @property
     def position(self) -> dict[str, Any]:
+        """Of the next draw, for JSON; Batches set to it draw the same from there."""
         return self._rng.bit_generator.state
 
     @position.setter
@@ -264,13 +225,40 @@ class Batches:
             rows = self._shapes.rows_of(length)
             for _ in range(max(1, round(self._share / rows))):
                 drawn = self._rng.integers(len(members), size=rows)
+                # The supervised loss knows no trajectories: all rows are of number 0.
                 segments = [(0, members[i]) for i in drawn]
                 batch += pack(segments, self._shapes, self._pad_id)
         return batch
 
 
+def by_length(
+    segments: Sequence[Segment], buckets: Sequence[int]
+) -> dict[int, list[Segment]]:
+    """Sorts segments by length bucket; a bucket with too few joins the next longer.
+
+    The longest bucket in use has none to join and is drawn as often as the others,
+    however few rows it holds.
+
+    Args:
+      segments: all that are trained on.
+      buckets: lengths of rows, ascending.
+
+    Returns:
+      The segments of each bucket that has any, by its length.
+    """
+    strata: dict[int, list[Segment]] = {}
+    for segment in segments:
+        strata.setdefault(bucket_of(len(segment.tokens), buckets), []).append(segment)
+    # Ascending, so that what joins a longer bucket counts when that one is judged.
+    lengths = sorted(strata)
+    for length, longer in itertools.pairwise(lengths):
+        if len(strata[length]) < len(segments) * SMALLEST_STRATUM:
+            strata[longer] += strata.pop(length)
+    return {length: strata[length] for length in sorted(strata)}
+
+
 class _Steps:
-    """The optimiser steps, with what is saved of them."""
+    """The optimiser steps, with their checkpoints and reports."""
 
     def __init__(
         self,
@@ -279,39 +267,47 @@ class _Steps:
         batches: Batches,
         settings: RunConfig,
         progress: Progress,
-        saved: ColdStartCheckpoints | None = None,
+        checkpoints: ColdStartCheckpoints | None = None,
         stop: Stop | None = None,
     ) -> None:
         self._programs, self._frozen, self._batches = programs, frozen, batches
         self._last, self._progress = settings.train.cold_start_steps, progress
-        self._saved, self._pace = saved, RunAheadLimit()
+        self._checkpoints, self._limit_run_ahead = checkpoints, RunAheadLimit()
         self._check = nothing if stop is None else stop.check
 
     def train(self, state: TrainState, first: int) -> TrainState:
-        """Steps ``first`` to the last; see ``cold_start``."""
+        """Does the steps from number ``first``; see ``cold_start``.
+
+        Args:
+          state: after ``first`` steps.
+          first: steps done before.
+        """
         losses = []
         self._progress("cold start", first, self._last, {})
         for step in range(first, self._last):
-            position = self._batches.position
+            position = self._batches.position  # a stopped step draws the same again
             try:
                 sums = self._sums(state)
             except Stopped:
-                self._saved.save_now(step, state, position)
+                self._checkpoints.save_now(step, state, position)
                 raise
-            state, figures = self._programs.apply(state, sums)
-            losses.append(figures["loss"])
+            state, metrics = self._programs.apply(state, sums)
+            losses.append(metrics["loss"])  # stays on the devices: reading would wait
+            # Now and then, since a report waits for the devices.
             if step % 25 == 24 or step == self._last - 1:
                 self._report(step, losses)
                 losses = []
-            if self._saved is not None:
-                self._saved.save_if_due(step + 1, self._last, state, self._batches)
+            if self._checkpoints is not None:
+                self._checkpoints.save_if_due(
+                    step + 1, self._last, state, self._batches
+                )
         return state
 
     def _sums(self, state: TrainState) -> Any:
         sums = self._programs.supervised_zeros()
         for rows in self._batches.draw():
-            self._pace(sums)
-            self._check()
+            self._limit_run_ahead(sums)
+            self._check()  # the state is whole until the step's update
             params = lora.join(state.params, self._frozen)
             sums = self._programs.supervised_accumulate(params, sums, rows)
         return sums
@@ -323,23 +319,114 @@ class _Steps:
                 f"cold start, step {step}: expected a finite loss, got {loss}; "
                 "lower config.train.cold_start_learning_rate"
             )
-        figures = {"loss": round(loss, 4)}
-        self._progress("cold start", step + 1, self._last, figures)
+        metrics = {"loss": round(loss, 4)}
+        self._progress("cold start", step + 1, self._last, metrics)
 
 
-def by_length(
-    segments: Sequence[Segment], buckets: Sequence[int]
-) -> dict[int, list[Segment]]:
-    """Segments by the bucket that holds them; buckets of too few join a longer one.
+class Draws(Protocol):
+    """Random draws that can be continued from a saved ``position``.
 
-    The longest bucket in use has none to join and is drawn as often as the others,
-    however few rows it holds.
+    Attributes:
+      position: of the next draw, in a form that JSON can hold.
     """
-    strata: dict[int, list[Segment]] = {}
+
+    position: dict[str, Any]
+
+
+class ColdStartCheckpoints:
+    """The checkpoints of one cold start."""
+
+    def __init__(
+        self, directory: pathlib.Path, keep: int, every: int, fixed: Mapping[str, str]
+    ) -> None:
+        """Opens or makes the directory.
+
+        Args:
+          directory: of the checkpoints.
+          keep: how many of the last ones to keep.
+          every: steps from one to the next.
+          fixed: digests by name; a continued cold start must have the same.
+        """
+        self._checkpoints = Checkpoints(directory, keep=keep)
+        self._every, self._fixed = every, dict(fixed)
+
+    def restore(self, fresh: TrainState, draws: Draws) -> tuple[TrainState, int]:
+        """Reads the newest checkpoint, and sets ``draws`` to what follows it.
+
+        Args:
+          fresh: the state before the first step, on the shardings to restore to.
+          draws: left as they are if there is no checkpoint.
+
+        Returns:
+          The newest state and its step; ``fresh`` and 0 if there is none.
+
+        Raises:
+          ConfigError: it was trained on other demonstrations, or other weights.
+          CheckpointError: none can be read.
+        """
+        # Shapes, dtypes and shardings are all that a restore needs to know.
+        target = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), fresh
+        )
+        restored = self._checkpoints.restore(target)
+        if restored is None:
+            return fresh, 0
+        for what, own in self._fixed.items():
+            if restored.metadata.get(what) != own:
+                raise ConfigError(
+                    f"{self._checkpoints.directory}: the cold start began with other "
+                    f"weights or demonstrations ({what}), see config.policy.path and "
+                    "config.train.demonstrations_path; put them back, or use another "
+                    "--workdir"
+                )
+        draws.position = restored.metadata["position"]
+        return restored.state, int(restored.metadata["step"])
+
+    def save_if_due(self, done: int, last: int, state: TrainState, draws: Draws):
+        """Starts to save after every ``every``-th step, and after the last.
+
+        Args:
+          done: steps done.
+          last: steps of the whole cold start.
+          state: after these steps.
+          draws: at the position of the next step.
+        """
+        if done % self._every == 0 or done == last:
+            self._save(done, state, draws.position)
+
+    def save_now(self, done: int, state: TrainState, position: dict[str, Any]) -> None:
+        """Saves, and returns when that is on disk.
+
+        Args:
+          done: steps done; 0 saves nothing.
+          state: after these steps.
+          position: of the next step's draws.
+        """
+        self._save(done, state, position)
+        self.wait()
+
+    def wait(self) -> None:
+        """Returns when the save in progress is on disk."""
+        self._checkpoints.wait()
+
+    def close(self) -> None:
+        """Finishes the save in progress."""
+        self._checkpoints.close()
+
+    def _save(self, done: int, state: TrainState, position: dict[str, Any]) -> None:
+        if done:
+            record = {"step": done, "position": position} | self._fixed
+            self._checkpoints.save(state, record)
+
+
+def digest(segments: Sequence[Segment]) -> str:
+    """SHA-256 over the tokens of demonstrations, and which of them are trained on.
+
+    Args:
+      segments: of all demonstrations, in their order.
+    """
+    sha256 = hashlib.sha256()
     for segment in segments:
-        strata.setdefault(bucket_of(len(segment.tokens), buckets), []).append(segment)
-    lengths = sorted(strata)
-    for length, longer in itertools.pairwise(lengths):
-        if len(strata[length]) < len(segments) * SMALLEST_STRATUM:
-            strata[longer] += strata.pop(length)
-    return {length: strata[length] for length in sorted(strata)}
+        sha256.update(np.asarray(segment.tokens, np.int64).tobytes())
+        sha256.update(np.asarray(segment.is_action, bool).tobytes())
+    return sha256.hexdigest()

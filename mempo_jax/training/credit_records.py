@@ -1,14 +1,9 @@
-"""What the update of a step made of each token, for the records of a run.
+"""Credit of tokens as a run records it, and the probes that some credit modes need.
 
-The numbers come from the functions that the loss itself calls; the update is not
-touched.
-
-One group under the magnifying glass: what its outcomes say about each token.
-
-Training does the same for many groups at once, within compiled programs; this is for
-looking at it.
-
-Scores the probes that credit needs, through the compiled program of training.
+``TokenCreditRecorder`` computes what the update of a step made of each token, with the
+functions that the loss itself calls; the update is not touched. ``group_credit`` does
+so for one group of trajectories, to look at it closely. ``Prober`` scores the probes of
+a step with the compiled scoring program of training.
 """
 
 from __future__ import annotations
@@ -43,9 +38,11 @@ from mempo_jax.settings import ConfigError
 from mempo_jax.training.loss import LossInputs, loss_inputs, token_advantage
 from mempo_jax.types import Array, Evidence, Rows, Trajectories
 
+TurnText = list[tuple[str, float]]  # pieces of a text, and the advantage of each
+
 
 class TokenCreditRecorder:
-    """Says of trajectories what their tokens are worth in the update of a step."""
+    """Computes what each token of a trajectory is worth in the update of a step."""
 
     def __init__(
         self,
@@ -55,6 +52,14 @@ class TokenCreditRecorder:
         *,
         outcome_gate: bool,
     ) -> None:
+        """Computes nothing yet.
+
+        Args:
+          tokenizer: of the policy, to find the text of each token.
+          objective: as the loss has it.
+          credit: as the loss has it.
+          outcome_gate: see ``core.advantages.gated_normalise``.
+        """
         self._tokenizer = tokenizer
         self._config = {
             "objective": objective,
@@ -63,8 +68,12 @@ class TokenCreditRecorder:
         }
 
     def warm_up(self, arrays: Trajectories) -> None:
-        """Compiles for facts of this shape."""
-        _worth(arrays, np.float32(1), **self._config)
+        """Compiles the program before it is first needed.
+
+        Args:
+          arrays: facts of the shapes to come; their values do not matter.
+        """
+        _token_credit(arrays, np.float32(1), **self._config)
 
     def note(
         self,
@@ -72,10 +81,16 @@ class TokenCreditRecorder:
         arrays: Trajectories,
         bonus_scale: float,
     ) -> None:
-        """Sets ``credit`` of each trajectory, for its record; arguments as below."""
-        made = self(trajectories, arrays, bonus_scale)
-        for each, credit in zip(trajectories, made, strict=True):
-            each.credit = credit
+        """Sets ``credit`` of each trajectory, for its record.
+
+        Args:
+          trajectories: those to set it of.
+          arrays: see ``__call__``.
+          bonus_scale: see ``__call__``.
+        """
+        credits = self(trajectories, arrays, bonus_scale)
+        for trajectory, credit in zip(trajectories, credits, strict=True):
+            trajectory.credit = credit
 
     def __call__(
         self,
@@ -86,32 +101,38 @@ class TokenCreditRecorder:
         """The credit of each trajectory.
 
         Args:
-          arrays: the facts of these trajectories that the update was given, evidence
-            and all.
-          bonus_scale: that of the step, see ``schedules``.
+          trajectories: N of them.
+          arrays: the facts of these trajectories that the update used, evidence
+            included.
+          bonus_scale: that of the step, from its scheduled values.
         """
+        # Always a float32 scalar: a Python float would be traced as a second program.
         scale = np.float32(jax.device_get(bonus_scale))
-        worths = jax.device_get(_worth(arrays, scale, **self._config))
-        advantage, weight, bonus, worth = map(np.asarray, worths)
+        by_token = jax.device_get(_token_credit(arrays, scale, **self._config))
+        advantage, weight, bonus, token_advantages = map(np.asarray, by_token)
         trained = np.asarray(arrays.valid).reshape(-1)
-        max_ops, made = arrays.ops.kind.shape[1], []
-        for n, each in enumerate(trajectories):
-            ops = slice(min(len(each.log), max_ops))
-            turns = slice(max_ops, max_ops + len(each.actions))
-            by_op = zip(weight[n, ops], bonus[n, ops], worth[n, ops])
+        max_ops, credits = arrays.ops.kind.shape[1], []
+        for n, trajectory in enumerate(trajectories):
+            ops = slice(min(len(trajectory.log), max_ops))
+            turns = slice(max_ops, max_ops + len(trajectory.actions))
+            by_op = zip(weight[n, ops], bonus[n, ops], token_advantages[n, ops])
             credit = TokenCredit(
                 float(advantage[n]),
                 bool(trained[n]),
                 list(by_op),
-                list(zip(weight[n, turns], worth[n, turns])),
-                runs_of(each.segments, each.actions, self._tokenizer, max_ops),
+                list(zip(weight[n, turns], token_advantages[n, turns])),
+                runs_of(
+                    trajectory.segments, trajectory.actions, self._tokenizer, max_ops
+                ),
             )
-            made.append(credit)
-        return made
+            credits.append(credit)
+        return credits
 
 
+# One program for a whole step. The settings choose what is traced, hence static; the
+# bonus scale changes from step to step, hence an argument.
 @partial(jax.jit, static_argnames=("objective", "credit", "outcome_gate"))
-def _worth(
+def _token_credit(
     arrays: Trajectories,
     bonus_scale: Array,
     *,
@@ -119,26 +140,31 @@ def _worth(
     credit: CreditConfig,
     outcome_gate: bool,
 ) -> tuple[Array, Array, Array, Array]:
-    """Advantage [N]; weight, bonus and token advantage [N, K + M] of a token of each
-    op, then of a token of no op in each turn. Of who does not train the last is 0, as
-    its advantage and bonuses are."""
+    """Runs the loss's own credit on one token of each kind.
+
+    Returns:
+      Advantage [N]; then weight, bonus and token advantage [N, K + M] of a token of
+      each op, followed by a token of no op in each turn. A trajectory that does not
+      train has token advantages of 0, as its advantage and bonuses are 0.
+    """
     count = arrays.ops.kind.shape[0]
     inputs = loss_inputs(
         arrays,
-        jnp.zeros(count),
+        jnp.zeros(count),  # token counts weigh the loss; no credit depends on them
         objective=objective,
         credit=credit,
         outcome_gate=outcome_gate,
         bonus_scale=bonus_scale,
     )
-    rows = _a_token_each(inputs, arrays.turn_reward.shape[1])
-    worth, weight = token_advantage(rows, inputs, credit)
+    rows = _one_token_each(inputs, arrays.turn_reward.shape[1])
+    token_advantages, weight = token_advantage(rows, inputs, credit)
+    # Tokens of no op have no bonus.
     bonus = jnp.pad(inputs.credit.bonus, ((0, 0), (0, arrays.turn_reward.shape[1])))
-    return inputs.advantage, weight, bonus, worth
+    return inputs.advantage, weight, bonus, token_advantages
 
 
-def _a_token_each(inputs: LossInputs, max_turns: int) -> Rows:
-    """A row a trajectory: a token that spells each op, then one of no op a turn."""
+def _one_token_each(inputs: LossInputs, max_turns: int) -> Rows:
+    """One row per trajectory: a token for each op, then one of no op for each turn."""
     count, max_ops = inputs.ops.kind.shape
     shape = (count, max_ops + max_turns)
     turns = jnp.broadcast_to(jnp.arange(max_turns), (count, max_turns))
@@ -156,13 +182,14 @@ def _a_token_each(inputs: LossInputs, max_turns: int) -> Rows:
     )
 
 
-TurnText = list[tuple[str, float]]  # pieces of a text, and the advantage of each
-
-
 class GroupCredit(NamedTuple):
-    """advantage f32 [S], of each trajectory within the group · said, by trajectory and
-    turn: the tokens that the policy sampled, as text, with the advantage of each (0
-    where it does not enter the loss)."""
+    """What the outcomes of one group say about each token.
+
+    Attributes:
+      advantage: f32 [S], of each trajectory within the group.
+      said: by trajectory and turn, the tokens that the policy sampled as text, with
+        the advantage of each (0 if it does not enter the loss).
+    """
 
     advantage: np.ndarray
     said: list[list[TurnText]]
@@ -175,7 +202,16 @@ def sample_group(
     mesh: Any,
     task: Task,
 ) -> list[Trajectory]:
-    """``sampling.group_size`` trajectories of one task, drawn as in training."""
+    """Samples ``sampling.group_size`` trajectories of one task, as training does.
+
+    Args:
+      policy: the policy that samples.
+      suite: the suite of ``task``.
+      settings: of the run.
+      mesh: the devices to sample on.
+      task: what all of them try.
+    """
+    # Keyed by seed, task and sample: the same settings give the same group.
     engine, collector = make_collector(policy, suite, settings, mesh)
     engine.set_params(policy.params)
     samples = range(settings.sampling.group_size)
@@ -186,7 +222,12 @@ def sample_group(
 def group_credit(
     group: Sequence[Trajectory], tokenizer: Tokenizer, settings: RunConfig
 ) -> GroupCredit:
-    """The group's advantage, and how ``credit.modes`` lay it on the tokens.
+    """Computes a group's advantage, and how ``credit.modes`` spread it over tokens.
+
+    Args:
+      group: trajectories of one task.
+      tokenizer: of the policy that sampled them.
+      settings: of the run.
 
     Raises:
       ConfigError: a mode wants probes of the policy, which are not made here.
@@ -196,54 +237,63 @@ def group_credit(
             "config.credit.modes: expected modes that need no probe of the policy, got "
             f"{', '.join(settings.credit.modes)}; see the table of modes in the README"
         )
-    crediting = TokenCreditRecorder(
+    recorder = TokenCreditRecorder(
         tokenizer,
         settings.objective,
         settings.credit,
         outcome_gate=settings.reward.outcome_gate,
     )
-    made = crediting(group, assemble_trajectories(group, 1, _shapes(settings)))
-    advantage = np.array([credit.advantage for credit in made], np.float32)
-    said = [_said(*pair) for pair in zip(group, made, strict=True)]
-    return GroupCredit(advantage, said)
+    credits = recorder(group, assemble_trajectories(group, 1, _shapes(settings)))
+    advantage = np.array([credit.advantage for credit in credits], np.float32)
+    texts = [_turn_texts(*pair) for pair in zip(group, credits, strict=True)]
+    return GroupCredit(advantage, texts)
 
 
 def _shapes(settings: RunConfig) -> BatchShapes:
-    """Shapes of tables; no rows are made here."""
+    """Shapes of tables; the three sizes of rows are 1, since no rows are made here."""
     turns = settings.sampling.max_turns
     return BatchShapes(
         length_buckets=(1,),
         micro_batch_tokens=1,
         row_multiple=1,
         max_turns=turns,
+        # As training has it, see ``builders.engines.batch_shapes``.
         max_ops=turns * (settings.memory.max_ops_per_turn + 1),
     )
 
 
-def _said(trajectory: Trajectory, credit: TokenCredit) -> list[TurnText]:
-    """By turn, each token as text with its advantage; nothing where it is unknown."""
-    said: list[TurnText] = []
+def _turn_texts(trajectory: Trajectory, credit: TokenCredit) -> list[TurnText]:
+    """By turn, each token as text with its advantage; empty if it is unknown."""
+    texts: list[TurnText] = []
     for turn, (action, runs) in enumerate(zip(trajectory.actions, credit.runs)):
         pieces: TurnText = []
         at = 0
-        for op, lengths in runs or ():
+        for op, lengths in runs or ():  # None if the tokens do not spell the action
+            # The token advantage is the last number of either.
             row = credit.by_turn[turn] if op < 0 else credit.by_op[op]
             for length in lengths:
                 pieces.append((action[at : at + length], float(row[-1])))
                 at += length
-        said.append(pieces)
-    return said
+        texts.append(pieces)
+    return texts
 
 
 class Prober:
-    """From the trajectories of a step to ``Evidence``, with what it cost.
+    """Turns the trajectories of a step into ``Evidence``, and measures what it costs.
 
-    needs: in the words of ``types.NEEDS``; where empty nothing is scored.
+    A probe is the policy's mean log-probability of a gold answer in some context.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, shapes: BatchShapes, needs: frozenset[str]
     ) -> None:
+        """Scores nothing yet.
+
+        Args:
+          tokenizer: of the policy.
+          shapes: of the rows that training uses, so that nothing new is compiled.
+          needs: what to probe, in the words of ``types.NEEDS``; empty: nothing.
+        """
         self._tokenizer, self._shapes, self._needs = tokenizer, shapes, needs
 
     def __call__(
@@ -252,11 +302,16 @@ class Prober:
         valid: np.ndarray,
         score: Callable[[Rows], Array],
     ) -> tuple[Evidence, dict[str, Any]]:
-        """Probes the valid ones; figures are empty where no mode needs probes.
+        """Probes the valid trajectories.
 
         Args:
+          trajectories: all of the step.
           valid: bool, a flag for each trajectory, in any shape.
           score: rows -> log-probs [B, T] of action tokens, by the policy that sampled.
+
+        Returns:
+          The evidence, and metrics of the probing; these are empty if no mode needs
+          probes.
         """
         blank = no_evidence(len(trajectories), self._shapes)
         if not self._needs:
@@ -282,9 +337,11 @@ class Prober:
         """Mean log-probability of the scored tokens of each variant."""
         rows = [(n, _segment(variant)) for n, variant in enumerate(variants)]
         batches = pack(rows, self._shapes, self._tokenizer.pad_id)
-        made = [score(batch) for batch in batches]  # all are under way before one ends
+        # A list, not a generator: all are under way before the first result is read.
+        scored = [score(batch) for batch in batches]
         means = np.zeros(len(variants))
-        for batch, log_probs in zip(batches, made):
+        for batch, log_probs in zip(batches, scored):
+            # float64, as differences of these means become evidence.
             values = np.asarray(to_host(log_probs), np.float64)
             for b in np.flatnonzero(batch.valid):
                 n = int(batch.trajectory_index[b])
@@ -294,8 +351,8 @@ class Prober:
 
 
 def _segment(variant: Variant) -> Segment:
-    """A row whose gold answer counts, as what the policy says does."""
-    segment, asked = Segment(), len(variant.tokens) - variant.scored
-    segment.add_observation(variant.tokens[:asked], 0)
-    segment.add_action(variant.tokens[asked:], [0.0] * variant.scored, 0)
+    """A row in which the gold answer counts as if the policy had sampled it."""
+    segment, prompt = Segment(), len(variant.tokens) - variant.scored
+    segment.add_observation(variant.tokens[:prompt], 0)
+    segment.add_action(variant.tokens[prompt:], [0.0] * variant.scored, 0)
     return segment

@@ -1,4 +1,4 @@
-"""What demonstrations score: said before a policy is trained on them.
+"""Scores of demonstrations, and warnings about bad ones before a policy learns them.
 
 A cold start on demonstrations that never solve the task teaches the form of acting and
 nothing else; training then waits for a first success by chance.
@@ -25,25 +25,30 @@ from mempo_jax.rollout.segments import Segment
 from mempo_jax.settings import ConfigError
 
 CEILING = "expert, everything remembered"  # a stage of the run's progress
-CEILING_TASKS = 32
-MOST_LINES = 1_000  # of a block of the context rule "rolling", as good as no limit
+CEILING_TASKS = 32  # a rough mean is enough, and each one costs a played episode
+MOST_LINES = 1_000  # in a block of the context rule "rolling": as good as no limit
 FEWEST = 16  # demonstrations or questions; fewer may all fail by chance
-UNKNOWN_WORD = "<unk>"  # that the built-in policy reads instead
-SMALL_SHARE = 0.1  # of demonstrations that score; below it there is a warning
+UNKNOWN_WORD = "<unk>"  # the built-in policy reads this for a word it does not know
+SMALL_SHARE = 0.1  # if fewer demonstrations score anything, there is a warning
 
 
 class DemonstrationScores:
-    """Collects the scores of demonstrations, and complains about those of no use.
+    """Collects the scores of demonstrations, and warns if they are of no use.
 
-    Args:
-      suite: the tasks that are demonstrated.
-      settings: of the run.
+    Attributes:
+      scores: the task score of each demonstration so far.
     """
 
     def __init__(self, suite: TaskSuite, settings: RunConfig) -> None:
+        """Begins without demonstrations.
+
+        Args:
+          suite: the tasks that are demonstrated.
+          settings: of the run.
+        """
         self._suite, self._settings = suite, settings
-        own = isinstance(suite, OwnSuite) and suite.has_expert
-        self._own_expert = own and not settings.train.demonstrations_path
+        has_expert = isinstance(suite, OwnSuite) and suite.has_expert
+        self._own_expert = has_expert and not settings.train.demonstrations_path
         self.scores: list[float] = []
         self._by_category: dict[str, list[float]] = collections.defaultdict(list)
         self._longest, self._unknown = 0, ""
@@ -59,7 +64,11 @@ class DemonstrationScores:
         return sum(self.scores) / max(len(self.scores), 1)
 
     def add(self, episode: Episode, segments: Sequence[Segment] = ()) -> None:
-        """Notes one demonstration that has ended.
+        """Adds one demonstration that has ended.
+
+        Args:
+          episode: at its end.
+          segments: its tokens, to find the longest turn; none: not measured.
 
         Raises:
           ConfigError: the environment's score is no number in [0, 1], or raised.
@@ -69,6 +78,7 @@ class DemonstrationScores:
             self.scores.append(episode.reward().raw["task"])
         except (EnvironmentFault, RewardError) as error:
             raise ConfigError(f"a demonstration: {error}") from error
+        # An environment may lack either method, as games do.
         questions = env.questions() if hasattr(env, "questions") else ()
         categories = [c for q in questions for c in q.parts or (q.category,)]
         scores = getattr(env, "question_scores", tuple)()
@@ -79,18 +89,20 @@ class DemonstrationScores:
                 self._unknown = action
         for segment in segments:
             turns = np.asarray(segment.turn_id)[np.asarray(segment.is_action, bool)]
+            # Sampled tokens by turn; the 0 is for a segment without any.
             self._longest = max(self._longest, *np.bincount(turns), 0)
 
     def check(self, ceiling: float | None) -> None:
-        """Warns of demonstrations that hardly score, or that are too long to be said.
+        """Warns if demonstrations hardly score, or are too long for the policy.
 
         Args:
           ceiling: what the expert scores if it remembers everything; None: unknown.
 
         Raises:
-          ConfigError: an environment's own expert scored nothing at all, or says more
+          ConfigError: an environment's own expert scored nothing at all, or writes more
             in a turn than the policy can.
         """
+        # Only an environment of one's own brings words and lengths of its own.
         if isinstance(self._suite, OwnSuite):
             self._check_texts()
         count = len(self.scores)
@@ -113,6 +125,7 @@ class DemonstrationScores:
         what = f"{scored} of {count} demonstrations score anything"
         if ceiling is not None:
             what += f" (the expert scores {ceiling:.2f} if it remembers everything)"
+        # The expert fails with everything in memory: no luck will mend that.
         if self._own_expert and not scored and ceiling == 0:
             raise ConfigError(
                 f"config.env.name = {name!r}: {what}; mend its expert(), or set "
@@ -124,6 +137,7 @@ class DemonstrationScores:
         )
 
     def _check_texts(self) -> None:
+        """Looks for unknown words and for turns above ``max_new_tokens``."""
         name, most = self._settings.env.name, self._settings.sampling.max_new_tokens
         if self._unknown:
             _warn(
@@ -150,7 +164,7 @@ def _remedy(suite: TaskSuite) -> str:
 
 
 def _warn(message: str) -> None:
-    """Several processes run the same demonstrations; one of them speaks."""
+    """Warns once: several processes run the same demonstrations, one of them warns."""
     if hosts.primary():
         warnings.warn(message, stacklevel=2)
 
@@ -162,13 +176,14 @@ def expert_ceiling(
 ) -> float | None:
     """Mean score of the suite's expert if it writes everything and nothing is evicted.
 
-    It says how well the expert reads: a task that it fails with all that was shown in
-    memory is one that its demonstrations cannot teach.
+    This measures how well the expert reads: if it fails a task with everything in
+    memory, its demonstrations cannot teach that task.
 
     Args:
-      suite: the tasks; of split train, those that demonstrations begin with.
+      suite: the tasks; those of split train that demonstrations begin with are played.
       settings: of the run.
-      progress: shown the score of the tasks so far.
+      progress: called with the stage's name, tasks done, tasks in all, and the score
+        of the tasks so far.
 
     Returns:
       The mean, or None for games, whose demonstrations move at random.
@@ -191,6 +206,7 @@ def _unlimited(settings: RunConfig) -> RunConfig:
         settings,
         memory=dataclasses.replace(settings.memory, capacity=0),
         context=dataclasses.replace(settings.context, rolling_lines=MOST_LINES),
-        # It measures entries against the capacity, and is refused without one.
+        # This reward measures entries against the capacity; a config without a
+        # capacity that turns it on is refused.
         reward=dataclasses.replace(settings.reward, efficiency_size=0.0),
     )

@@ -43,8 +43,8 @@ from mempo_jax.training.step import (
 from mempo_jax.training.step_metrics import (
     CompilationCounter,
     device_bytes,
-    mean_figures,
-    scored_figures,
+    mean_metrics,
+    scored_metrics,
 )
 from mempo_jax.types import Array, OpTable, Rows, TrainState, Trajectories
 
@@ -357,11 +357,11 @@ def _update_metrics(
     ops: OpTable,
 ) -> dict[str, Any]:
     """Means over the updates of a step, and what scoring showed before them."""
-    metrics = mean_figures(updates)
+    metrics = mean_metrics(updates)
     metrics["updates"] = len(updates)
     metrics["log_prob_gap"] = log_prob_gap
     flat = [(rows.log_probs, rows.entropy) for batch in scored for rows in batch]
-    return metrics | scored_figures(flat, ops)
+    return metrics | scored_metrics(flat, ops)
 
 
 class StepMeter:

@@ -45,7 +45,7 @@ def go_on(folder, first, last, now=None, **how):
             kept.save_if_due(step + 1)
         if now:
             kept.save_now(now)
-        return kept.put_back_best(), trainer, kept._saved.steps()
+        return kept.put_back_best(), trainer, kept._checkpoints.steps()
 
 
 @pytest.mark.parametrize("stops", [[], [1, 5, 6]])

@@ -11,7 +11,9 @@ def test_group_figures_hand_numbers():
     score = np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 1.0]])
     valid = np.array([[True, True], [True, True], [False, False]])
     advantage = group_normalise(reward, valid, eps=0.0)
-    figures = jax.jit(step_metrics.group_figures)(reward, score, valid, advantage)
+    figures = jax.jit(step_metrics.group_reward_metrics)(
+        reward, score, valid, advantage
+    )
     expected = {
         "reward_std": 0.5,
         "degenerate_share": 0.5,

@@ -51,14 +51,14 @@ def test_kl_on_memory_ops_and_outside_of_them():
 def test_means_over_updates_and_sums_of_counts():
     first = {"kl": 1.0, "skipped": True, "empty": False, "count": 4, "tokens": 3.0}
     second = first | {"kl": 2.0, "skipped": False, "tokens": 5.0}
-    assert step_metrics.mean_figures([first, second]) == {
+    assert step_metrics.mean_metrics([first, second]) == {
         "kl": 1.5,
         "kl_first_update": 1.0,
         "skipped_updates": 1,
         "trained_tokens": 8,
         "empty_steps": 0,
     }
-    assert step_metrics.mean_figures([])["empty_steps"] == 1
+    assert step_metrics.mean_metrics([])["empty_steps"] == 1
 
 
 def test_padding_is_what_the_token_mask_leaves_out():
