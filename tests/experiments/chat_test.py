@@ -138,7 +138,14 @@ def test_ctrl_c_amid_an_answer_takes_nothing_down_around_compiled_code(
 @pytest.mark.parametrize("text", ["", "one two three four five\n"])
 def test_ctrl_c_leaves_without_a_traceback(policy, tmp_path, text):
     """While it waits for a line, and while it answers one."""
-    process = start(tmp_path, "chat", f"--policy={policy}", stdin=subprocess.PIPE)
+    process = start(
+        tmp_path,
+        "chat",
+        f"--policy={policy}",
+        stdin=subprocess.PIPE,
+        # A shell that runs the tests in the background has their children ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     for line in process.stderr:
         if line.startswith("The first reply"):
             break
