@@ -65,7 +65,7 @@ def main(command: Command) -> int:
     settings = from_config(config)
 
     from mempo_jax.evaluation.compare import WHO_READS, compare, names_of
-    from mempo_jax.evaluation.table import lines
+    from mempo_jax.evaluation.result_rows import lines
     from mempo_jax.rollout.http_client import ServerError
     from mempo_jax.runs.run_dir import RunDir
 
@@ -130,7 +130,7 @@ def _finished(workdir: pathlib.Path) -> dict:
 
 
 def _write(out: pathlib.Path, rows: list, about: dict) -> None:
-    from mempo_jax.evaluation.table import to_csv
+    from mempo_jax.evaluation.result_rows import to_csv
     from mempo_jax.runs.atomic import write_text
 
     content = about | {"rows": rows}

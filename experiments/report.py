@@ -56,7 +56,7 @@ def main(command: Command) -> int:
 
     from mempo_jax.doctor import examine
     from mempo_jax.report.page import START, page, status
-    from mempo_jax.report.records import read_run
+    from mempo_jax.report.run_files import read_run
     from mempo_jax.report.selection import select_groups
     from mempo_jax.runs import read_run as read_record
 

@@ -4,6 +4,7 @@ A breach is mended in the module that it names; a wall is moved here, on purpose
 """
 
 import ast
+import collections
 import pathlib
 import re
 import subprocess
@@ -398,3 +399,16 @@ def reached_from(graph, start):
             seen.add(module)
             todo += graph[module]
     return seen
+
+
+def test_no_file_name_and_no_public_class_name_stands_twice():
+    """One name, one thing: a search for it finds one place."""
+    files, classes = collections.Counter(), collections.Counter()
+    for name, source in package_sources().items():
+        file = pathlib.PurePosixPath(name).name
+        files[file] += file != "__init__.py"
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name] += 1
+    twice = [name for name, count in (files + classes).items() if count > 1]
+    assert twice == []

@@ -24,8 +24,8 @@ from mempo_jax.evaluation.held_out import (
     no_progress,
     run_held_out,
 )
+from mempo_jax.evaluation.result_rows import Row, row
 from mempo_jax.evaluation.stats import by_category
-from mempo_jax.evaluation.table import Row, row
 from mempo_jax.memory import Bank, BankConfig
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.collect import Job

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mempo_jax.evaluation.table import Row
+from mempo_jax.evaluation.result_rows import Row
 
 COSTS = {
     "tokens_peak": "tokens in the longest turn",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mempo_jax.report.markup import compact
-from mempo_jax.report.records import TOO_LARGE
+from mempo_jax.report.run_files import TOO_LARGE
 from mempo_jax.runs import Table
 
 PANELS: Mapping[str, Mapping[str, str]] = {  # metrics by panel, as the legend has them

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mempo_jax.memory.lineage import Lineage
 from mempo_jax.report.lifelines import ANSWERS, EntryHistory, entry_histories
-from mempo_jax.report.records import RecordedQuestion, RecordedTrajectory
+from mempo_jax.report.run_files import RecordedQuestion, RecordedTrajectory
 
 KINDS = {  # of a verdict, in the words that count them
     "had": "had the evidence, answered wrong",
@@ -23,7 +23,7 @@ KINDS = {  # of a verdict, in the words that count them
 _STATUS = re.compile(r"turn \d+/\d+ memory \d+(?: \(.*?\))?: ", re.S)
 
 
-class Verdict(NamedTuple):
+class EvidenceVerdict(NamedTuple):
     """Why a trajectory is not solved: one of KINDS, and the same with its reason."""
 
     kind: str
@@ -74,7 +74,7 @@ def plain_observation(text: str) -> str:
 
 def verdict(
     record: RecordedTrajectory, config: Mapping[str, Any] | None = None
-) -> Verdict | None:
+) -> EvidenceVerdict | None:
     """Says why a trajectory is not solved.
 
     Args:
@@ -109,15 +109,15 @@ def verdict(
         answered.append(any(o.turn == turn and o.kind in ANSWERS for o in record.log))
     if len(wrong) > 1 and lost:
         number = f"of {len(wrong)} wrong answers {len(lost)}"
-        return Verdict("lost", f"{number} had lost the evidence")
+        return EvidenceVerdict("lost", f"{number} had lost the evidence")
     if lost:
-        return Verdict("lost", f"lost the evidence: {lost[0]}")
+        return EvidenceVerdict("lost", f"lost the evidence: {lost[0]}")
     if not any(answered):
-        return Verdict("had", "had the evidence, gave no answer")
-    return Verdict("had", KINDS["had"])
+        return EvidenceVerdict("had", "had the evidence, gave no answer")
+    return EvidenceVerdict("had", KINDS["had"])
 
 
-def count_verdicts(verdicts: Iterable[Verdict | None]) -> list[str]:
+def count_verdicts(verdicts: Iterable[EvidenceVerdict | None]) -> list[str]:
     """Counts the verdicts of a group.
 
     Args:

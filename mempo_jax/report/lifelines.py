@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mempo_jax.memory import OpRecord
 from mempo_jax.memory.lineage import makes_entry
 from mempo_jax.report.markup import TokenColours, brief, count, signed, token_numbers
-from mempo_jax.report.records import RecordedTrajectory
+from mempo_jax.report.run_files import RecordedTrajectory
 
 ANSWERS = ("answer", "act")
 SIGNS: Mapping[str, str] = {  # an op in one letter

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup
 
-from mempo_jax.evaluation.table import figure
-from mempo_jax.report.records import RecordedCredit, RecordedTrajectory
+from mempo_jax.evaluation.result_rows import figure
+from mempo_jax.report.run_files import RecordedCredit, RecordedTrajectory
 
 LONGEST = 4_000  # characters shown of one text
 UNKNOWN = "–"

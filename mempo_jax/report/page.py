@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from mempo_jax.doctor import NOTE, Finding
 from mempo_jax.doctor.findings import MIN_TREND_STEPS
-from mempo_jax.report import curves, groups, results
+from mempo_jax.report import curves, group_view, results
 from mempo_jax.report.evidence import KINDS, asked_questions, verdict
 from mempo_jax.report.lifelines import SIGNS
 from mempo_jax.report.markup import (
@@ -30,7 +30,7 @@ from mempo_jax.report.markup import (
     number,
     render,
 )
-from mempo_jax.report.records import RecordedTrajectory, RunFiles, number_of
+from mempo_jax.report.run_files import RecordedTrajectory, RunFiles, number_of
 from mempo_jax.report.selection import Group, Selection
 from mempo_jax.report.turns import trajectory
 from mempo_jax.settings import flatten
@@ -85,7 +85,7 @@ def page(
             selection=selection,
             groups=[_group(group, colours, run.config) for group in selection.groups],
             step_names=_step_names(selection),
-            outcomes=groups.OUTCOMES | KINDS,
+            outcomes=group_view.OUTCOMES | KINDS,
             colours=colours,
             measures=MEASURES,
             steps=STEPS,
@@ -225,11 +225,11 @@ def _group(
         "step": _step(group),
         "outcomes": " ".join(sorted(outcomes | {v.kind for v in verdicts.values()})),
         "tallies": {
-            policy: groups.tally(members, verdicts)
+            policy: group_view.tally(members, verdicts)
             for policy, members in group.by_policy.items()
         },
         "questions": asked_questions(group.members),
-        "comparison": groups.comparison(group, colours),
+        "comparison": group_view.comparison(group, colours),
         "members": [
             (
                 member,
@@ -244,4 +244,4 @@ def _group(
 
 def _member(group: Group, member: RecordedTrajectory) -> str:
     reward = "" if member.total is None else f", reward {number(member.total)}"
-    return f"{group.name(member)}, {groups.OUTCOMES[member.outcome]}{reward}"
+    return f"{group.name(member)}, {group_view.OUTCOMES[member.outcome]}{reward}"

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mempo_jax.evaluation.plots import LEARNT
-from mempo_jax.evaluation.table import MEASURES, Row, figure
+from mempo_jax.evaluation.result_rows import MEASURES, Row, figure
 from mempo_jax.report.markup import UNKNOWN, render
-from mempo_jax.report.records import number_of
+from mempo_jax.report.run_files import number_of
 
 WHO = {"cold_start": "cold start", "trained": "trained"}
 ROWS = {

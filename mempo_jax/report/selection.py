@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 
 from mempo_jax.report.markup import count
-from mempo_jax.report.records import Lines, RecordedTrajectory, read_record
+from mempo_jax.report.run_files import Lines, RecordedTrajectory, read_record
 
 STEP = re.compile(r"step_(\d+)$")
 HELD_OUT = {  # files of held-out tasks, in order: the policy, and how it was decoded

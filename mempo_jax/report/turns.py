@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from mempo_jax.evaluation.table import figure
+from mempo_jax.evaluation.result_rows import figure
 from mempo_jax.memory import OpRecord
 from mempo_jax.report.lifelines import FAILED, SIGNS, lifelines
 from mempo_jax.report.markup import (
@@ -23,14 +23,14 @@ from mempo_jax.report.markup import (
     signed,
     token_numbers,
 )
-from mempo_jax.report.records import RecordedTrajectory
+from mempo_jax.report.run_files import RecordedTrajectory
 from mempo_jax.rollout.trajectory import Trajectory
 
 HEADS = ("turn", "sees", "says", "operation", "outcome", "entries", "reward")
 STAR = "★"  # an observation that deserves memory, if the task knows which
 
 
-class TokenRun(NamedTuple):
+class ColouredRun(NamedTuple):
     """Tokens of one op, or of none, with their colours and numbers."""
 
     classes: str
@@ -51,7 +51,7 @@ class TurnRow(NamedTuple):
     observation: str
     useful: bool
     action: str
-    runs: list[TokenRun] | None
+    runs: list[ColouredRun] | None
     left: int
     ops: list[tuple[OpRecord, TokenNumbers | None]]
     others: TokenNumbers | None
@@ -138,7 +138,7 @@ def turn_rows(
 
 def _runs(
     record: RecordedTrajectory, place: int, colours: TokenColours
-) -> tuple[list[TokenRun] | None, int]:
+) -> tuple[list[ColouredRun] | None, int]:
     """The tokens of a turn and what is left of its action after LONGEST characters."""
     turn = record.turns[place]
     if turn.runs is None:
@@ -151,7 +151,7 @@ def _runs(
                 tokens.append(turn.action[at : at + length])
             at += length
         title = _sum(record.credit.advantage, numbers)
-        runs.append(TokenRun(colours.classes(numbers), title, tokens))
+        runs.append(ColouredRun(colours.classes(numbers), title, tokens))
         if at > LONGEST:
             return runs, len(turn.action) - LONGEST
     return runs, 0

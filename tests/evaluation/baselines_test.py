@@ -5,7 +5,7 @@ import pytest
 from mempo_jax.envs import EpisodeStatus
 from mempo_jax.evaluation.baseline_readers import LedgerReader
 from mempo_jax.evaluation.baselines import RULES, Note, Replay, TurnView, context_of
-from mempo_jax.evaluation.table import told_by_writes
+from mempo_jax.evaluation.result_rows import told_by_writes
 from tests.evaluation.baseline_case import make_rule, run, settings, tokenizer
 
 COUNT = 6

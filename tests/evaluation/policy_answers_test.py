@@ -5,7 +5,7 @@ import pytest
 from mempo_jax.envs import EpisodeStatus
 from mempo_jax.evaluation.baseline_readers import LedgerReader, PolicyAnswers
 from mempo_jax.evaluation.baselines import Replay
-from mempo_jax.evaluation.table import told_by_writes
+from mempo_jax.evaluation.result_rows import told_by_writes
 from mempo_jax.rollout.sampler import SamplingFault
 from tests.evaluation.baseline_case import run, suite, tokenizer
 

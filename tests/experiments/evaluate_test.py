@@ -11,7 +11,7 @@ import pytest
 from experiments import evaluate
 from experiments.launch import launch
 from mempo_jax.evaluation.compare import NAMES
-from mempo_jax.evaluation.table import MEASURES
+from mempo_jax.evaluation.result_rows import MEASURES
 from tests.policy_case import config, save_run
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from experiments import report
 from experiments.launch import launch
-from mempo_jax.report import records
+from mempo_jax.report import run_files
 from mempo_jax.report.page import START
 from tests.report import run_case
 
@@ -114,7 +114,7 @@ def test_no_file_but_a_page_is_replaced(folder, name, monkeypatch):
     (folder / "lock").touch()  # empty, and held by a run
     (folder / "link").symlink_to(folder / "config.json")
     before = contents(folder)
-    monkeypatch.setattr(records, "read_run", None)  # before any work
+    monkeypatch.setattr(run_files, "read_run", None)  # before any work
     code, out, err = run(f"--workdir={folder}", f"--out={folder / name}")
     assert (code, out) == (2, "")
     assert f"--out={folder / name}: expected nothing there or a page" in err

@@ -9,7 +9,7 @@ import pytest
 
 from mempo_jax.report import curves
 from mempo_jax.report.markup import render
-from mempo_jax.report.records import by_step
+from mempo_jax.report.run_files import by_step
 from tests.report import run_case
 from tests.report.reading import Read
 

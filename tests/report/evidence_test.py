@@ -3,7 +3,7 @@
 import pytest
 
 from mempo_jax.report.evidence import asked_questions, count_verdicts, verdict
-from mempo_jax.report.records import read_record
+from mempo_jax.report.run_files import read_record
 from tests.report import run_case
 from tests.report.run_case import op
 

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from mempo_jax.report import groups, lifelines
+from mempo_jax.report import group_view, lifelines
 from mempo_jax.report.lifelines import Axis, entry_histories
 from mempo_jax.report.markup import TokenColours, render
-from mempo_jax.report.records import read_record
+from mempo_jax.report.run_files import read_record
 from mempo_jax.report.selection import Group
 from tests.report import run_case
 from tests.report.reading import Read
@@ -89,7 +89,7 @@ def test_without_a_bonus_a_line_keeps_the_colour_of_its_advantage():
         drawn(made).split('<g class="entry')[2],
     )
     assert second.split(" ")[0].startswith("ap")
-    table = groups.comparison(group, TokenColours.of([made]))
+    table = group_view.comparison(group, TokenColours.of([made]))
     (row,) = re.findall(r'<th scope="row" dir="auto">two 2.*?</tr>', table)
     assert f'<td class="{second}">●×</td>' in row
 

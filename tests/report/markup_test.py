@@ -6,7 +6,7 @@ import jinja2
 import pytest
 
 from mempo_jax.report import markup
-from mempo_jax.report.records import read_record
+from mempo_jax.report.run_files import read_record
 from tests.report import run_case
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from mempo_jax.doctor import NOTE, PROBLEM, WARNING, Figure, Finding
 from mempo_jax.report.page import page as page_of_run
-from mempo_jax.report.records import read_run
+from mempo_jax.report.run_files import read_run
 from mempo_jax.report.selection import select_groups
 from tests.report import run_case
 from tests.report.reading import Read

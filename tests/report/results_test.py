@@ -3,7 +3,7 @@
 import pytest
 
 from mempo_jax.evaluation.baselines import ToldTrajectory
-from mempo_jax.evaluation.table import MEASURES, row
+from mempo_jax.evaluation.result_rows import MEASURES, row
 from mempo_jax.report.results import comparison_html
 from tests.report.reading import Read
 from tests.rollout.assemble_test import trajectory

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mempo_jax.report.records import Lines, number_of, read_object, read_record
+from mempo_jax.report.run_files import Lines, number_of, read_object, read_record
 from tests.report import run_case
 
 

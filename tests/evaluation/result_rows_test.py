@@ -7,7 +7,7 @@ import pytest
 
 from mempo_jax.envs import Question
 from mempo_jax.evaluation.baselines import ToldTrajectory
-from mempo_jax.evaluation.table import (
+from mempo_jax.evaluation.result_rows import (
     MEASURES,
     answer_scores,
     lines,

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from mempo_jax.report import groups
-from mempo_jax.report.records import read_record
+from mempo_jax.report import group_view
+from mempo_jax.report.run_files import read_record
 from mempo_jax.report.selection import Group
 from scripts import lifeline_picture
 from tests.report import run_case
@@ -24,7 +24,7 @@ def group():
 
 
 def test_a_picture_has_the_best_and_the_worst(group):
-    page = str(groups.picture(group))
+    page = str(group_view.picture(group))
     text = Read(f"<html><head>{page.partition('</style>')[2]}").text
     assert "two of 3 attempts" in text
     assert "answers 1: reward 0.95" in text
@@ -38,7 +38,7 @@ def test_a_picture_has_the_best_and_the_worst(group):
 
 def test_stored_texts_are_listed_once_by_their_first_turn(group):
     later = dataclasses.replace(group.members[0], log=(group.members[0].log[3],))
-    rows = groups.stored_texts([later, group.members[1]], None)
+    rows = group_view.stored_texts([later, group.members[1]], None)
     assert [(row.text, row.useful) for row in rows] == [
         *(("one 1", True), ("two 2", True), ("two 3", False), ("four", False))
     ]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from mempo_jax.report.evidence import (
-    Verdict,
+    EvidenceVerdict,
     asked_questions,
     count_verdicts,
     plain_observation,
@@ -39,7 +39,7 @@ from mempo_jax.report.markup import (
     signed,
     token_numbers,
 )
-from mempo_jax.report.records import RecordedTrajectory
+from mempo_jax.report.run_files import RecordedTrajectory
 from mempo_jax.report.selection import Group
 
 KINDS = {  # of ops, as the head of a column
@@ -62,9 +62,7 @@ LABEL = 132  # width of what is left of a strip
 MOST_TEXTS = 60  # rows of the table of what was stored
 FEW_TEXTS = 20  # that many are open to begin with
 MOST_ANSWERS = 4  # in a cell
-
-
-Verdicts = Mapping[int, Verdict]  # by the id() of a trajectory
+Verdicts = Mapping[int, EvidenceVerdict]  # by the id() of a trajectory
 
 
 class Figures(NamedTuple):
