@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-from mempo_jax.report.groups import picture
+from mempo_jax.report.group_view import picture
 from mempo_jax.report.selection import select_groups
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")

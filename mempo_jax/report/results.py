@@ -167,8 +167,8 @@ def comparison_html(
     """Shows the rows of a comparison in a notebook.
 
     Args:
-      rows: as ``evaluation.table.row`` makes them.
-      measures: columns, names out of ``evaluation.table.MEASURES``.
+      rows: as ``evaluation.result_rows.row`` makes them.
+      measures: columns, names out of ``evaluation.result_rows.MEASURES``.
       caption: a line above the table, "" for none.
 
     Returns:
