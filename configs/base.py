@@ -192,7 +192,7 @@ def get_config() -> ConfigDict:
     c.engine.http.retries = 3  # then the request costs its trajectory
     c.engine.http.max_concurrent = 64  # requests sent at the same time
     # How new weights reach the server. "directory": they are written to sync_dir, and
-    # the server is asked to read them. "none": it keeps its own, see the README; they
+    # the server is asked to read them. "none": it keeps its own (docs/serving.md); they
     # must be those that the run begins with, so do without a cold start.
     c.engine.http.sync = "directory"  # | "none"
     c.engine.http.sync_dir = ""  # seen by the server too; this program's own

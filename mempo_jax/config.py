@@ -404,7 +404,8 @@ def complete_saved(
             added.append(f"{name} = {value!r}")
     if added:
         warnings.warn(
-            f"{source} is older than {', '.join(added)}: read with that value",
+            f"{source} was saved before some fields existed; they are taken as "
+            f"{', '.join(added)}",
             stacklevel=2,
         )
     return completed
