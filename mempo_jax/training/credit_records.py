@@ -235,7 +235,8 @@ def group_credit(
     if settings.credit.required_probes:
         raise ConfigError(
             "config.credit.modes: expected modes that need no probe of the policy, got "
-            f"{', '.join(settings.credit.modes)}; see the table of modes in docs/credit.md"
+            f"{', '.join(settings.credit.modes)}; see the table of modes in "
+            "docs/credit.md"
         )
     recorder = TokenCreditRecorder(
         tokenizer,
