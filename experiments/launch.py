@@ -74,10 +74,19 @@ def launch(
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Within it a warning is one line without its source line, above any bar."""
-    jax_log = logging.getLogger("jax._src.xla_bridge")
+    """Within it a warning is one line without its source line, above any bar.
+
+    The same text is printed once: several functions may be traced with one setting.
+    """
+    jax_log, printed = logging.getLogger("jax._src.xla_bridge"), set()
+
+    def show(message: Warning | str, *place: Any, **named: Any) -> None:
+        if str(message) not in printed:
+            printed.add(str(message))
+            warn(message)
+
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *place, **named: warn(message)
+        warnings.showwarning = show
         jax_log.addFilter(_jax_said)
         try:
             yield

@@ -37,6 +37,16 @@ def test_a_warning_is_a_line_of_its_own_beside_a_bar(capsys):
     assert warnings.showwarning is before
 
 
+def test_a_warning_of_one_text_is_shown_once(capsys):
+    def main(command):
+        warnings.warn("retune the learning rate", stacklevel=1)
+        warnings.warn("retune the learning rate", stacklevel=2)
+        warnings.warn("another", stacklevel=1)
+
+    lines = lines_of(capsys, main)
+    assert lines == ["warning: retune the learning rate", "warning: another"]
+
+
 def test_steps_are_shown_in_seconds_a_step(capsys):
     def main(command):
         bars = Bars()
