@@ -74,8 +74,8 @@ Decay = Annotated[float, Bound(lambda value: 0 < value < 1, "between 0 and 1")]
 GroupSize = Annotated[
     int, at_least(2, "(a group of 1 has no baseline); 8 to 16 is usual")
 ]
-# The trainer scores tokens under the full distribution, so that the sampler must draw
-# from it: a truncated one would make the ratio of a token something else.
+# The trainer scores tokens under the full distribution, so the sampler must draw from
+# it: a truncated one would make the ratio of a token something else.
 FullTopP = Annotated[
     float, Bound(lambda value: value == 1.0, "1.0: scoring uses the full distribution")
 ]
@@ -197,7 +197,7 @@ class ObjectiveConfig:
     advantage_eps: PositiveFloat  # added to the standard deviation of a group
     advantage_ddof: Ddof  # 1: unbiased standard deviation
     divide_by_std: bool  # False: advantages are r - mean, as in Dr. GRPO
-    logit_chunk: Annotated[int, at_least(1, "token")]  # logits held at one time
+    logit_chunk: Annotated[int, at_least(1, "token")]  # whose logits exist at once
 
     @property
     def aux_keys(self) -> tuple[str, ...]:
@@ -361,7 +361,7 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EnvConfig:
-    """The tasks; section ``env``. Of the sections inside, those of ``name`` count."""
+    """The tasks; section ``env``. Of the suites only that of ``name`` is used."""
 
     name: str  # one of SUITES, or "package.module:Name" of an own environment
     data_dir: str  # folder of data files, for tasks that read files

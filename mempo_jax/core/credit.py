@@ -230,7 +230,7 @@ def attribution(
     As a "bonus", contributions are normalised over all writes of the group's valid
     trajectories (population std; equal ones give 0), so that a write that was never
     used pays if another one was useful; the bonus goes to the write's tokens. As a
-    "weight" on the group advantage, a write that made an entry weighs |contribution|
+    "weight" on the group advantage, a write that stored something weighs |contribution|
     over the largest of its group, at least ``attribution_floor``; all else weighs 1.
 
     Known bias: entries recalled together earn the same, whichever held the answer, and
@@ -527,8 +527,9 @@ def assign(
 def bonus_scale(step: Array, *, decay_steps: int) -> Array:
     """Linear decay of all bonuses: 1 at step 0, 0 from ``decay_steps`` on.
 
-    A bonus is normalised over the ops of its kind, so a useful but rarely used write
-    gets a negative one. This speeds up exploration and biases the final policy.
+    A bonus is normalised over the ops of its kind, so a write that is right but was not
+    of use this time gets a negative one beside those that were. That helps the policy
+    to find out what to write, and is a bias once it has found it.
 
     Args:
       step: scalar, the training step.

@@ -336,8 +336,8 @@ def connect(mesh: Mesh) -> None:
     """Opens the connections between the devices of several processes.
 
     On CPUs two devices must both begin their first exchange within 30 s, which they
-    would miss if one process compiles longer than another. So a tiny program, made at
-    once everywhere, sums over every set of axes.
+    would miss if one process compiles longer than another. So a tiny program, run by
+    all at the start, sums over every set of axes.
 
     Args:
       mesh: of the run.

@@ -37,7 +37,7 @@ class EpisodeStatus(enum.StrEnum):
     DONE = "done"
     TRUNCATED = "truncated"  # max_turns reached
     OVERFLOW = "overflow"  # the context did not fit
-    FAILED = "failed"  # the environment raised, hung or returned NaN
+    FAILED = "failed"  # a fault of the environment, the reward or the engine
 
 
 class EnvironmentFault(RuntimeError):
@@ -93,7 +93,7 @@ class Episode:
         self._notices: list[str] = []
         self._fresh_results = ""
         self._decided: tuple[bool, Op | None] = (False, None)
-        self._quiet_since = 0  # first turn after the last write or reminder
+        self._quiet_since = 0  # turn after the last write, or of the last reminder
         self.malformed = 0
 
     @property

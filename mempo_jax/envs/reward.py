@@ -130,7 +130,7 @@ def compose(
       counts: events by name of ``PENALTIES``.
       settings: the weights.
       source: where the score came from, for the error.
-      efficiency: shares in [0, 1] by name of ``EFFICIENCY``; unknown ones are left out.
+      efficiency: shares in [0, 1] by name of ``EFFICIENCY``, those that are known.
 
     Raises:
       RewardError: the score is not one finite number in [0, 1].

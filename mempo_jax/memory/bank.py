@@ -367,7 +367,7 @@ class Bank:
 
         Args:
           step: turn to measure at; the last one logged if None.
-          **settings: see ``mempo_jax.memory.hygiene.measure`` for units and cost too.
+          **settings: see ``mempo_jax.memory.hygiene.measure``, also for units and cost.
         """
         return hygiene.measure(self, self._table, step, **settings)
 

@@ -58,8 +58,8 @@ class Gates:
 
         Gate 1 is the similarity to the nearest active entries, gate 2 the judge. A text
         that repeats one of them is a duplicate, whatever their similarity. Any other
-        text is new below ``merge_threshold``; above it an update supersedes the entry,
-        an addition is merged into it, and a fact about something else is new.
+        text is new below ``merge_threshold``; from there on an update supersedes the
+        entry, an addition is merged into it, and a fact about something else is new.
 
         Args:
           draft: the op without an outcome.
@@ -194,7 +194,7 @@ class Gates:
         return Verdict.OTHER, None
 
     def _shorten(self, text: str) -> str:
-        """Keeps a joined text within ``merge_max_chars``, if cut its newest part."""
+        """Keeps a joined text within its limits; if cut, the newest part stays."""
         limit = min(self.config.merge_max_chars, self.config.max_entry_chars)
         if len(text) > limit:
             text = text.strip()

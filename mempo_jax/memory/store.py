@@ -60,7 +60,8 @@ class EntryTable:
         self.base = base
         self._order = BaseOrder(base) if order is None else order
         self._queue: EvictionQueue | None = None  # made on the first eviction
-        self._below: dict[int, int] = {}  # tombstone -> no active entry in between
+        # Tombstone -> a place below it, with no active entry between the two.
+        self._below: dict[int, int] = {}
         self._changed: dict[int, Entry] = {}
         self._added: list[Entry] = []
         self._dim = dim

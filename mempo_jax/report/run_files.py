@@ -56,8 +56,8 @@ class RecordedTurn:
       observation: what the turn saw.
       action: what the policy said.
       reward: what the turn earned, None if it is not known.
-      runs: the tokens of the action (``rollout.credited.Run``), None if the record has
-        none.
+      runs: the tokens of the action (``rollout.trajectory.TokenRun``), None if the
+        record has none.
       cut: whether the action was cut by the limit of its tokens.
     """
 
@@ -79,7 +79,7 @@ class RecordedQuestion(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecordedCredit:
-    """``rollout.credited.TokenCredit`` as it was recorded."""
+    """``rollout.trajectory.TokenCredit`` as it was recorded."""
 
     trained: bool
     advantage: float

@@ -17,7 +17,7 @@ from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.types import Evidence, Kind, OpTable, Outcome, Rows, Trajectories
 
-# The outcomes of writes by their names in the log; other ops count as done.
+# Outcomes by their names in the log; any other one, such as "recalled", is DONE.
 OUTCOMES = {
     "new": Outcome.NEW,
     "merged": Outcome.MERGED,

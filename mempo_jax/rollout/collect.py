@@ -100,8 +100,8 @@ class Collector:
         self.seconds_host = 0.0
 
     def ask_between(self, ask: Callable[[], None]) -> None:
-        """Sets what is called between two pieces of work and while others are waited
-        for.
+        """Sets what is called between two pieces of work, and while the engine or
+        environments are waited for.
 
         Args:
           ask: called with nothing; what it raises ends ``run``.
@@ -216,8 +216,9 @@ class Collector:
     ) -> None:
         """Runs each action's ops, then lets the environments move.
 
-        Only these are under the time limit, and only their faults are theirs: the
-        memory, its judge and its summaries are this program's own.
+        Only the environments are under the time limit, and an error of theirs costs one
+        trajectory. Errors of the memory, its judge or its summaries are this program's
+        own, and are raised.
         """
         began = time.perf_counter()
         actions: list[tuple[_Run, Generation]] = []

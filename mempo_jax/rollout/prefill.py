@@ -21,10 +21,11 @@ import numpy as np
 from mempo_jax.models.attention import PIECE, PackedRows
 from mempo_jax.rollout.sampler import NewContext, Request, common, fit, pieces
 
-# A call computes no more tokens: several such calls cost as much per token as one large
-# one.
+# A packed call computes no more tokens: several such calls cost as much per token as
+# one large one.
 LARGEST = 1024
-# Nor fewer: each size is half of the next, and every one is a program to compile.
+# Nor fewer, if there are several sizes: each is half of the next, and one more program
+# to compile.
 SMALLEST = 64
 # A call costs as much as this many tokens, whatever it feeds: on a CPU the weights are
 # laid out anew for each.

@@ -29,7 +29,7 @@ from mempo_jax.rollout.segments import Segment
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.types import Evidence
 
-LEAST = 0.01  # probabilities below it differ, in logs, by much that means nothing
+LEAST = 0.01  # below it logs of probabilities differ by nats, which mean nothing
 HEAD, NOTHING = "recalled", " nothing"  # as ``Episode`` writes them
 REWRITE = "rewrite"
 

@@ -62,10 +62,10 @@ class Sampler(Protocol):
     def warm_up(self, *, filtered: bool = False) -> None:
         """Does now what the first requests would have to wait for, such as compiling.
 
+        Needs ``set_params`` first.
+
         Args:
           filtered: also for top-p and top-k.
-
-        Needs ``set_params`` first.
         """
 
     def submit(

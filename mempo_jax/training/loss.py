@@ -30,7 +30,7 @@ from mempo_jax.types import Array, OpTable, Rows, Trajectories
 
 
 class Model(Protocol):
-    """What training needs of a model; ``models.LanguageModel`` has it."""
+    """What training needs of a model; ``models.decoder.LanguageModel`` has it."""
 
     def init(self, key: Array) -> Any:
         """Fresh parameters from a PRNG ``key``."""

@@ -303,7 +303,7 @@ def _progress_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Adds the seconds of its block to ``seconds`` under a name."""
+    """Notes the seconds that its block took in ``seconds``, under a name."""
     began = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - began, 2)

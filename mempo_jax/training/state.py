@@ -160,7 +160,7 @@ def init_state(
     mesh: Mesh,
     partition_rules: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
 ) -> TrainState:
-    """A fresh state, made on the mesh: no device ever holds a whole array.
+    """A fresh state, made on the mesh: each device only makes the parts that it holds.
 
     Args:
       init: key -> parameters, such as ``LanguageModel.init``.

@@ -35,7 +35,7 @@ from mempo_jax.types import Array, Rows, TrainState, Trajectories
 # Tokens of a forward and backward pass on one CPU: each pass reuses the memory of the
 # one before, while it is still in the cache. Fewer tokens make slower matrix products.
 CPU_PASS = 1_024
-SHORT_S, LONG_S = 1.0, 4.0  # seconds between two waits: wait rarer below, oftener above
+SHORT_S, LONG_S = 1.0, 4.0  # between two waits: below wait less often, above more
 LARGEST_STRIDE = 64  # results between two waits, so that a stop is never far away
 
 
