@@ -242,7 +242,10 @@ class OwnSuite(SeededSuite):
 
     def _texts(self, env: Environment, seed: int) -> Iterator[str]:
         try:
-            yield from super()._texts(env, seed)
+            for text in super()._texts(env, seed):
+                if not isinstance(text, str):
+                    raise TypeError(f"expected a text (str), got {text!r}")
+                yield text
         except Exception as error:  # foreign code may raise anything
             raise self._fault(
                 f"a task without a move (step('') in each turn, seed {seed}) raised "

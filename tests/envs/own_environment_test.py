@@ -101,3 +101,27 @@ def test_names_that_are_none(name):
     config.env.name = name
     with pytest.raises(ConfigError, match=r"config\.env\.name: expected one of"):
         from_config(config.to_dict())
+
+
+class Numbers:
+    """Shows a number where a text belongs."""
+
+    goal = ""
+
+    def reset(self, seed):
+        return 3
+
+    def step(self, action, *, final=False):
+        raise AssertionError("not reached")
+
+    def score(self):
+        return 0.0
+
+    def useful(self):
+        return frozenset()
+
+
+def test_an_observation_that_is_no_text_is_refused_by_name():
+    path = f"{__name__}:Numbers"
+    with pytest.raises(ConfigError, match=r"Numbers'.*expected a text \(str\), got 3"):
+        own_suite(path, 0).vocabulary()
