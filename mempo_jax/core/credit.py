@@ -434,12 +434,14 @@ class CreditConfig:
         def check(ok: bool, field: str, expected: str) -> None:
             if not ok:
                 got = getattr(self, field)
-                raise ValueError(f"credit.{field}: expected {expected}, got {got!r}")
+                raise ValueError(
+                    f"config.credit.{field}: expected {expected}, got {got!r}"
+                )
 
         known = set(self.modes) <= set(MODES)
         if not known or not self.modes or len(set(self.modes)) < len(self.modes):
             raise ValueError(
-                f"credit.modes: expected one or more of {', '.join(MODES)}, each once; "
+                f"config.credit.modes: expected one or more of {', '.join(MODES)}, each once; "
                 f"got {list(self.modes)}"
             )
         check(0 < self.gamma <= 1, "gamma", "in (0, 1]")
