@@ -441,8 +441,8 @@ class CreditConfig:
         known = set(self.modes) <= set(MODES)
         if not known or not self.modes or len(set(self.modes)) < len(self.modes):
             raise ValueError(
-                f"config.credit.modes: expected one or more of {', '.join(MODES)}, each once; "
-                f"got {list(self.modes)}"
+                f"config.credit.modes: expected one or more of {', '.join(MODES)}, "
+                f"each once; got {list(self.modes)}"
             )
         check(0 < self.gamma <= 1, "gamma", "in (0, 1]")
         for field in ("other_weight", "attribution_floor"):
