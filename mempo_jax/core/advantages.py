@@ -68,7 +68,9 @@ def group_normalise(
     """
     reward, valid = _group_arrays(reward, valid)
     deviation, std, scale = _moments(reward, valid, ddof)
+    # eps is in units of reward, deviation and std are in units of scale.
     advantage = deviation / (std + eps / scale) if divide_by_std else deviation * scale
+    # Exactly 0 for equal rewards: the group must add no gradient at all.
     counted = valid & ~degenerate(reward, valid)[:, None]
     return keep(advantage, counted)
 
@@ -111,6 +113,7 @@ def gated_normalise(
         return full
     reward, valid = _group_arrays(reward, valid)
     deviation, std, scale = _moments(reward, valid, ddof)
+    # Back in units of reward, in which the divisor's bound of 1 is meant.
     gated = deviation * scale / jnp.maximum(std * scale + eps, 1)
     no_outcome = degenerate(task_score, valid)[:, None]
     counted = valid & ~degenerate(reward, valid)[:, None]
@@ -164,6 +167,7 @@ def _group_arrays(reward: Array, valid: Array | None) -> tuple[Array, Array]:
 def _all_equal(reward: Array, valid: Array) -> Array:
     spread = masked_max(reward, valid, -1) - masked_min(reward, valid, -1)
     magnitude = masked_max(jnp.abs(reward), valid, -1)
+    # The rounding error of a sum grows with the size of its terms.
     noise = NOISE_ULPS * jnp.finfo(reward.dtype).eps * magnitude
     # A group with an infinite reward is not "equal": the error must show, not become 0.
     return jnp.isfinite(spread) & (spread <= jnp.maximum(noise, NOISE_FLOOR))

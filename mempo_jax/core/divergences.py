@@ -72,6 +72,7 @@ def kl_coefficient(step: Array, *, target: float, warmup_steps: int) -> Array:
     Returns:
       A scalar.
     """
+    # A Python number, so this is decided before anything is traced.
     if warmup_steps <= 0:
         return as_float(target)
     share = jnp.clip(as_float(step) / float(warmup_steps), 0.0, 1.0)

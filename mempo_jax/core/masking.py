@@ -18,6 +18,7 @@ def as_float(values: Array) -> Array:
       values: any shape and dtype; bfloat16 and integers become float32.
     """
     values = jnp.asarray(values)
+    # A sum of bfloat16 ones stops growing at 256.
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
@@ -30,6 +31,7 @@ def keep(values: Array, mask: Array, fill: float = 0.0) -> Array:
       fill: takes the place of what is left out.
     """
     values = as_float(values)
+    # The fill takes the dtype of the values, so that it never widens them.
     return jnp.where(mask, values, jnp.asarray(fill, values.dtype))
 
 
@@ -55,6 +57,7 @@ def masked_mean(values: Array, mask: Array, axis=None, keepdims: bool = False) -
     total = masked_sum(values, mask, axis, keepdims)
     # Ones are summed rather than the mask, which may be smaller than what it masks.
     count = masked_sum(jnp.ones_like(as_float(values)), mask, axis, keepdims)
+    # If nothing is counted this is 0 / 1, not 0 / 0.
     return total / jnp.maximum(count, 1)
 
 

@@ -106,7 +106,9 @@ def policy_objective(
         importance_sums["importance_weight"] = masked_sum(weight, mask)
         importance_sums["importance_capped"] = masked_sum(capped, mask)
     kl = ESTIMATORS[kl_estimator](current, ref)
+    # The divisor stays that of all counted tokens, so a narrower scope weakens the KL.
     pays_kl = mask if kl_mask is None else mask & jnp.asarray(kl_mask, bool)
+    # Not masked yet: what does not count is dropped once, in the sum below.
     loss = -surrogate + as_float(kl_coef) * keep(kl, pays_kl)
     weight, count = aggregation_weights(
         mask, aggregation, trajectory_index, constant_length, trajectory_token_count
@@ -145,8 +147,11 @@ def clipped_surrogate(
       ValueError: dual_clip is not above 1.
     """
     advantage = as_float(advantage)
+    # Bounded before exp: one absurd log-prob must not become infinite.
     ratio = jnp.exp(bounded_log_ratio(log_probs, old_log_probs))
+    # Two bounds: a higher upper one lets unlikely tokens of good actions grow.
     bounded = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
+    # minimum, not fmin, which would swallow a NaN.
     surrogate = jnp.minimum(ratio * advantage, bounded * advantage)
     if dual_clip is None:
         return surrogate
@@ -208,6 +213,7 @@ def aggregation_weights(
     Returns:
       Weights [B, T], 0 where not counted, and a scalar.
     """
+    # As floats: they become divisors and shares below.
     ones = keep(jnp.ones(mask.shape), mask)
     if aggregation == "token_mean":
         return ones, jnp.sum(ones)
@@ -223,10 +229,12 @@ def aggregation_weights(
         count = jnp.sum((per_row > 0) & ~earlier.any(axis=1)).astype(ones.dtype)
     else:
         total = as_float(trajectory_token_count)[index]
+        # The shares of one trajectory in all micro-batches add up to 1.
         count = jnp.sum(per_row / jnp.maximum(total, 1))
     if aggregation == "constant":
         length = mask.shape[1] if constant_length is None else constant_length
         return ones, count * length
+    # At least 1, since a row without counted tokens would divide 0 by 0.
     return ones / jnp.maximum(total, 1)[:, None], count
 
 
@@ -242,10 +250,12 @@ def _sums(current, old, advantage, kl, mask, clip_low, clip_high) -> dict[str, A
     per_token = {
         "tokens": jnp.ones_like(ratio),
         "kl": kl,
+        # k3 is never negative, so a sum near 0 does mean an unchanged policy.
         "old_kl": kl_k3(current, old),
         "ratio": ratio,
         "clip_fraction": clipped,
         "abs_advantage": jnp.abs(advantage),
+        # Degenerate groups have advantage 0: this is the share that trains at all.
         "weighted_token_share": advantage != 0,
     }
     return {name: masked_sum(values, mask) for name, values in per_token.items()}
@@ -257,6 +267,7 @@ def _behaviour(behaviour_log_probs: Array | None, mask: Array) -> Array:
             "importance_cap needs behaviour_log_probs, what the sampler gave each "
             "token; got None: pass them, or importance_cap=None"
         )
+    # Recorded when the tokens were sampled: a constant of the update.
     return lax.stop_gradient(keep(behaviour_log_probs, mask))
 
 
