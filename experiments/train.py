@@ -20,10 +20,12 @@ command or its input does not fit; 3 training cannot go on, or nothing can be wr
 130 stopped by Ctrl-C with its state saved; 143 and 130 at once by a second signal.
 """
 
+import contextlib
 import errno
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from absl import flags
@@ -62,61 +64,57 @@ def main(command: Command) -> int:
       The exit code.
     """
     # Imported here: a wrong command line is refused before any of it is loaded.
+    from mempo_jax.config import from_config
+    from mempo_jax.distributed import hosts
     from mempo_jax.distributed.hosts import Stopped, listening
 
+    options = command.options
     with listening(_leave) as stop:
+        config = command.config.to_dict()
+        settings = from_config(config)
+
+        from mempo_jax.training.run import run
+
         try:
-            return _run(command, stop)
+            hosts.start(options.coordinator, options.processes, options.process)
+            with (
+                compile_cache.kept(options.compile_cache, options.workdir),
+                hosts.leaving(),
+            ):
+                if hosts.count() > 1:
+                    stop.share(hosts.agree)
+                if hosts.primary():
+                    advise(settings, command)
+                    _say_ended(settings, config, options.workdir)
+                with _reporting() as progress:
+                    summary = run(settings, config, options.workdir, progress, stop)
+                if hosts.primary():
+                    _print_end(summary, options.workdir)
+                return 0
         except Stopped as stopped:
             _say(stop.number, f"{stopped}; {CONTINUE}")
             return 0 if stop.number == signal.SIGTERM else INTERRUPTED_EXIT
 
 
-def _run(command: Command, stop: Any) -> int:
-    from mempo_jax.config import from_config
-
-    config = command.config.to_dict()
-    settings = from_config(config)
-
-    from mempo_jax.distributed import hosts
-
-    options = command.options
-    hosts.start(options.coordinator, options.processes, options.process)
-    with (
-        compile_cache.kept(options.compile_cache, options.workdir),
-        hosts.leaving(),
-    ):
-        if hosts.count() > 1:
-            stop.share(hosts.agree)
-        if hosts.primary():
-            advise(settings, command)
-        return _train(settings, config, options.workdir, stop)
-
-
-def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> int:
+@contextlib.contextmanager
+def _reporting() -> Iterator[Any]:
+    """Gives progress bars, and closes them before an error is printed."""
     from mempo_jax.distributed import hosts
     from mempo_jax.distributed.hosts import RunStopped
     from mempo_jax.envs.reward import RewardError
-    from mempo_jax.evaluation.held_out import no_progress as quiet
+    from mempo_jax.evaluation.held_out import no_progress
     from mempo_jax.rollout.http_client import ServerError
-    from mempo_jax.runs.metrics_writer import read_metric_rows as read_metrics
-    from mempo_jax.runs.run_dir import RunDir
     from mempo_jax.training.checkpoints import CheckpointError
-    from mempo_jax.training.run import run
 
     from .progress import Bars
-    from .summary import closing, next_commands, table
 
-    place = RunDir(workdir)
-    _say_ended(settings, config, workdir)
     bars = Bars()
-    progress = bars if hosts.primary() else quiet
     try:
-        summary = run(settings, config, str(place.path), progress, stop)
+        yield bars if hosts.primary() else no_progress
     except hosts.ProcessFailed as error:
         bars.close()
         print(error, file=sys.stderr)
-        return STOPPED_EXIT
+        sys.exit(STOPPED_EXIT)
     except (RunStopped, CheckpointError, RewardError, ServerError) as error:
         bars.close()
         fail(error, STOPPED_EXIT)
@@ -128,14 +126,20 @@ def _train(settings: Any, config: dict[str, Any], workdir: str, stop: Any) -> in
     except BaseException:
         bars.close()
         raise
-    if not hosts.primary():
-        return 0
-    metrics = place.path / "metrics.jsonl"
-    steps = read_metrics(metrics) if metrics.is_file() else []
+
+
+def _print_end(summary: dict[str, Any], workdir: str) -> None:
+    """Prints what the run came to, its files, and the next commands."""
+    from mempo_jax.runs.metrics_writer import read_metric_rows
+    from mempo_jax.runs.run_dir import RunDir
+
+    from .summary import closing, next_commands, table
+
+    metrics = RunDir(workdir).path / "metrics.jsonl"
+    steps = read_metric_rows(metrics) if metrics.is_file() else []
     last = steps[-1] if steps else None
     lines = [*table(summary), *closing(summary, last, workdir)]
     print("\n".join([*lines, *next_commands(workdir)]))
-    return 0
 
 
 def _say_ended(settings: Any, config: dict[str, Any], workdir: str) -> None:

@@ -101,7 +101,20 @@ def run(
             stop=stop,
         )
         del policy, reference  # the trainer holds what it needs of their parameters
-        return _train_and_evaluate(trainer, config, seconds, run_dir, progress, stop)
+        before = _evaluate_cold_start(trainer, run_dir, seconds, progress, stop)
+        checkpoints = RunCheckpoints(trainer, config, run_dir)
+        with _timed(seconds, "train"):
+            _train(trainer, config, run_dir, checkpoints, stop, progress)
+        with _timed(seconds, "evaluate_trained"):
+            after = _evaluate(trainer, "trained", run_dir, progress)
+        stop.check()
+        _export(trainer, run_dir, config)
+        summary = {"cold_start": before, "trained": after}
+        summary |= _save_best(trainer, config, run_dir, checkpoints)
+        summary |= {"seconds": seconds, "steps": settings.train.steps}
+        # Its presence marks the run as ended, so it is written last.
+        run_dir.save_json("summary.json", summary)
+        return summary
 
 
 def _try_optional_parts(settings: RunConfig) -> None:
@@ -119,15 +132,14 @@ def _try_optional_parts(settings: RunConfig) -> None:
     hosts.on_primary(lambda: check_server(settings))
 
 
-def _train_and_evaluate(
+def _evaluate_cold_start(
     trainer: Trainer,
-    config: Mapping[str, Any],
-    seconds: dict[str, float],
     run_dir: RunDir,
+    seconds: dict[str, float],
     progress: Progress,
     stop: Stop,
 ) -> dict[str, Any]:
-    """All after the cold start; between two stages everything is saved."""
+    """Compiles all programs, and evaluates what training starts from."""
     with _timed(seconds, "warm_up"):
         progress("compiling", 0, 1, {})
         trainer.warm_up()
@@ -136,24 +148,25 @@ def _train_and_evaluate(
     with _timed(seconds, "evaluate_cold_start"):
         before = _evaluate(trainer, "cold_start", run_dir, progress)
     stop.check()
-    checkpoints = RunCheckpoints(trainer, config, run_dir)
-    with _timed(seconds, "train"):
-        _train(trainer, config, run_dir, checkpoints, stop, progress)
-    with _timed(seconds, "evaluate_trained"):
-        after = _evaluate(trainer, "trained", run_dir, progress)
-    stop.check()
-    _export(trainer, run_dir, config)
-    steps = trainer.settings.train.steps
-    summary = {"cold_start": before, "trained": after}
-    # Last, since it replaces the trainer's parameters by those of the best checkpoint.
+    return before
+
+
+def _save_best(
+    trainer: Trainer,
+    config: Mapping[str, Any],
+    run_dir: RunDir,
+    checkpoints: RunCheckpoints,
+) -> dict[str, Any]:
+    """Exports the policy of the best checkpoint, if the run keeps one; its step.
+
+    It replaces the trainer's parameters, so it comes after all that reads the last.
+    """
     best = checkpoints.put_back_best()
-    if best is not None:
-        policy, params = trainer.policy, trainer.params
-        run_dir.save_dir(run_dir.best, lambda path: policy.save(path, params, config))
-        summary["best_step"] = best
-    summary |= {"seconds": seconds, "steps": steps}
-    run_dir.save_json("summary.json", summary)  # its presence marks the run as ended
-    return summary
+    if best is None:
+        return {}
+    policy, params = trainer.policy, trainer.params
+    run_dir.save_dir(run_dir.best, lambda path: policy.save(path, params, config))
+    return {"best_step": best}
 
 
 def _policies(settings: RunConfig, suite, mesh) -> tuple[Policy, Policy | None]:
