@@ -146,7 +146,7 @@ def update(settings):
     old, _ = programs.score(params, rows, 1.0)
     seen = []
     for shift in (-0.6, 0.6):
-        sums = programs.accumulate(
+        sums, _ = programs.accumulate(
             *(params, programs.zeros(), rows, old + np.float32(shift)),
             *(old - 0.2, inputs, 0.05, 1.0),
         )

@@ -72,6 +72,8 @@ def shifted_log_probs_and_entropy(
 ) -> tuple[Array, Array]:
     """``shifted_log_probs`` and the entropy of the distribution token t came from.
 
+    Gradients flow through the log-probs alone.
+
     Args:
       hidden, unembed, tokens, temperature, chunk_size, mask, tied, devices: as there.
 
@@ -124,6 +126,8 @@ def token_log_probs_and_entropy(
     mask: Array | None = None,
 ) -> tuple[Array, Array]:
     """``token_log_probs`` and the entropy (nats) of each distribution.
+
+    Gradients flow through the log-probs alone.
 
     Args:
       hidden, unembed, targets, temperature, chunk_size, mask: as there.
@@ -286,6 +290,8 @@ def _plain(hidden, unembed, targets, temperature, with_entropy):
     log_probs = jnp.sum(jnp.where(chosen, logits, 0), axis=-1) - log_total
     if not with_entropy:
         return log_probs, jnp.zeros_like(log_probs)
+    # The entropy is only reported: the gradient pass must not pay for it twice.
+    logits, log_total = lax.stop_gradient((logits, log_total))
     probs = jnp.exp(logits - log_total[..., None])
     return log_probs, log_total - jnp.sum(probs * logits, axis=-1)
 

@@ -24,8 +24,8 @@ IMPORTANCE_KEYS = ("importance_weight", "importance_capped")  # only if there is
 
 def policy_objective(
     log_probs: Array,
-    old_log_probs: Array,
-    ref_log_probs: Array,
+    old_log_probs: Array | None,
+    ref_log_probs: Array | None,
     advantage: Array,
     mask: Array,
     *,
@@ -52,7 +52,9 @@ def policy_objective(
 
     Args:
       log_probs, old_log_probs, ref_log_probs, advantage: [B, T]; may hold anything
-        where not counted. Gradients flow through ``log_probs`` alone.
+        where not counted. Gradients flow through ``log_probs`` alone. ``old_log_probs``
+        None: the policy has not moved since it sampled, so these are ``log_probs``.
+        ``ref_log_probs`` None: there is no KL, and ``aux["kl"]`` is 0.
       mask: bool [B, T], the counted tokens.
       clip_low, clip_high, dual_clip: see ``clipped_surrogate``.
       kl_coef: scalar.
@@ -85,10 +87,12 @@ def policy_objective(
     mask = jnp.asarray(mask, bool)
     # Masked before any exp: garbage in padding would become NaN in the gradient.
     current = keep(log_probs, mask)
+    # Before the first update of a step the policy is the old one. Its ratio is 1, but
+    # only one side of it is differentiated: that makes it the policy gradient.
+    old_log_probs = log_probs if old_log_probs is None else old_log_probs
     # Fixed targets of this update: only the current log-probs are differentiated.
-    old, ref, fixed_advantage = (
-        lax.stop_gradient(keep(values, mask))
-        for values in (old_log_probs, ref_log_probs, advantage)
+    old, fixed_advantage = (
+        lax.stop_gradient(keep(values, mask)) for values in (old_log_probs, advantage)
     )
     surrogate = clipped_surrogate(
         current,
@@ -105,7 +109,10 @@ def policy_objective(
         surrogate = weight * surrogate
         importance_sums["importance_weight"] = masked_sum(weight, mask)
         importance_sums["importance_capped"] = masked_sum(capped, mask)
-    kl = ESTIMATORS[kl_estimator](current, ref)
+    kl = jnp.zeros_like(current)
+    if ref_log_probs is not None:
+        ref = lax.stop_gradient(keep(ref_log_probs, mask))  # a fixed target, as above
+        kl = ESTIMATORS[kl_estimator](current, ref)
     # The divisor stays that of all counted tokens, so a narrower scope weakens the KL.
     pays_kl = mask if kl_mask is None else mask & jnp.asarray(kl_mask, bool)
     # Not masked yet: what does not count is dropped once, in the sum below.

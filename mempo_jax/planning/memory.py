@@ -173,13 +173,14 @@ def standing(
     shapes = lowering.shapes
     params = device_bytes(shapes.params)
     state = device_bytes(shapes.state)
+    pays_kl = settings.objective.kl_coef > 0  # without, no reference is placed
     stays = {
         "parameters": params,
         "optimiser": state - device_bytes(shapes.trained),
         # With adapters the base is the reference too, see ``lora.split``.
-        "reference": 0 if settings.policy.lora.rank else params,
+        "reference": 0 if settings.policy.lora.rank or not pays_kl else params,
     }
-    if reference is not None:
+    if reference is not None and pays_kl:
         # The policy's initial weights stay beside those of the other model.
         stays["reference"] += device_bytes(reference.shapes.params)
     if settings.engine.kind == "local":

@@ -134,8 +134,9 @@ class Lowering:
         rows = self._row_arrays()
         if name == "score":
             return jitted, (shapes.params, rows, scalar), {}
-        per_token = rows.behaviour_log_probs
-        batch = (rows, per_token, per_token, self._loss_inputs(), scalar, scalar)
+        # That of a step's first update, which computes the old log-probs itself.
+        ref = rows.behaviour_log_probs if self.settings.objective.kl_coef else None
+        batch = (rows, None, ref, self._loss_inputs(), scalar, scalar)
         return jitted, (shapes.params, shapes.sums, *batch), {}
 
     def lower(self, name: str) -> Any:

@@ -165,11 +165,13 @@ def _prefill(config, settings, chips, work) -> float:
 
 
 def _score(config, settings, chips, work) -> float:
-    # Both the policy and the reference score. Logits are counted for all tokens though
-    # only counted tokens have any: an upper bound, as in training.
+    # The reference scores all rows if there is a KL, the policy those of later updates:
+    # the first one's gradient pass gives its scores. Logits are counted for all tokens
+    # though only counted tokens have any: an upper bound, as in training.
+    passes = 1 - 1 / settings.train.minibatches + bool(settings.objective.kl_coef)
     tokens = work.rows * work.row_tokens
-    flops = 2 * tokens * token_flops(config, work.row_tokens / 2)
-    return chips.seconds(flops, sent=2 * _passes(config, settings, chips, work))
+    flops = passes * tokens * token_flops(config, work.row_tokens / 2)
+    return chips.seconds(flops, sent=passes * _passes(config, settings, chips, work))
 
 
 def _train(config, settings, chips, work) -> float:

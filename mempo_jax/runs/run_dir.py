@@ -327,7 +327,8 @@ class RunDir:
         Args:
           step: of the run.
           update: its number within the step.
-          batch: micro-batches of (rows, old and reference log-probs), numpy.
+          batch: micro-batches of (rows, old and reference log-probs), numpy; without KL
+            the last are None, and left out.
         """
         if not hosts.primary():
             return
@@ -336,7 +337,9 @@ class RunDir:
         arrays = {}
         for at, (rows, old, ref) in enumerate(batch):
             arrays |= {f"{at}/{k}": v for k, v in rows._asdict().items()}
-            arrays |= {f"{at}/old_log_probs": old, f"{at}/ref_log_probs": ref}
+            arrays[f"{at}/old_log_probs"] = old
+            if ref is not None:
+                arrays[f"{at}/ref_log_probs"] = ref
         np.savez_compressed(folder / f"step{step}_update{update}.npz", **arrays)
 
 

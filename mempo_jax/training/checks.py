@@ -80,13 +80,16 @@ def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
     """Checks that the frozen reference equals the policy before the first update.
 
     Args:
-      scored: batches of (rows, old and reference log-probs [B, T]).
+      scored: batches of (rows, old and reference log-probs [B, T]); those without the
+        latter pass.
 
     Raises:
       RunStopped: the mean k3 divergence is above ``MAX_INITIAL_KL``, or NaN.
     """
     total, count = 0.0, 0
     for rows, old, ref in scored:
+        if ref is None:
+            continue
         mask = rows.action_mask & rows.valid[:, None]
         # float64, since expm1(x) - x of a small x cancels most digits.
         ratio = (to_host(ref) - to_host(old))[mask].astype(np.float64)

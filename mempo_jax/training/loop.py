@@ -28,13 +28,14 @@ from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks
 from mempo_jax.training.credit_records import Prober, TokenCreditRecorder
 from mempo_jax.training.groups import Groups, GroupSampler
-from mempo_jax.training.loss import count_tokens
+from mempo_jax.training.loss import Scores, count_tokens
 from mempo_jax.training.state import (
     policy_optimiser,
     scheduled_values,
     state_from_params,
 )
 from mempo_jax.training.step import (
+    Accumulator,
     RunAheadLimit,
     TrainPrograms,
     dummy_rows,
@@ -50,24 +51,23 @@ from mempo_jax.types import Array, OpTable, Rows, TrainState, Trajectories
 
 
 class ScoredRows(NamedTuple):
-    """One micro-batch, scored before the first update of its step.
+    """One micro-batch, and what is known of its tokens.
 
     Attributes:
       rows: B segments of T tokens.
-      old_log_probs: f32 [B, T], by the policy before the step.
-      ref_log_probs: f32 [B, T], by the reference.
-      entropy: f32 [B, T], of the policy, at each counted token.
+      old: by the policy before the step; None until the gradient pass of the first
+        update gives it.
+      ref_log_probs: f32 [B, T], by the reference; None where no KL is paid.
     """
 
     rows: Rows
-    old_log_probs: Array
-    ref_log_probs: Array
-    entropy: Array
+    old: Scores | None
+    ref_log_probs: Array | None
 
     @property
-    def log_probs(self) -> tuple[Rows, Array, Array]:
+    def log_probs(self) -> tuple[Rows, Array, Array | None]:
         """Rows, old and reference log-probs: what checks and dumps take."""
-        return self.rows, self.old_log_probs, self.ref_log_probs
+        return self.rows, self.old.log_probs, self.ref_log_probs
 
 
 class Trainer:
@@ -77,7 +77,7 @@ class Trainer:
       policy: model and tokenizer, without parameters.
       state: trained parameters, optimiser state and update counter.
       frozen: parameters that are not trained, such as the base of adapters.
-      reference: parameters of the policy that the KL pulls towards.
+      reference: parameters of the policy that the KL pulls towards; None without KL.
       engine, collector, groups: what samples.
       programs: the compiled programs of the policy.
       in_a_row: skipped updates and empty steps in a row, until now.
@@ -120,11 +120,13 @@ class Trainer:
         self.state: TrainState = state_from_params(trained, self.optimiser, mesh)
         # Fresh adapters do nothing: the initial policy is the base with adapters off.
         reference = policy if reference is None else reference
-        self.reference = place_params(reference.params, mesh)
+        self.reference: Any = None
         self._reference_programs = self.programs
-        # A reference of another architecture needs programs of its own.
-        if reference.model != policy.model:
-            self._reference_programs = self._make_programs(reference, mesh)
+        if settings.objective.kl_coef:  # else nothing would ever read it
+            self.reference = place_params(reference.params, mesh)
+            # A reference of another architecture needs programs of its own.
+            if reference.model != policy.model:
+                self._reference_programs = self._make_programs(reference, mesh)
         self._shapes = batch_shapes(settings, mesh)
         self._credit_recorder = TokenCreditRecorder(
             policy.tokenizer,
@@ -174,17 +176,29 @@ class Trainer:
         self._credit_recorder.warm_up(dummies)
         for length in self._shapes.length_buckets:
             rows = dummy_rows(self._shapes.rows_of(length), length)
-            old, _ = self.programs.score(self.params, rows, 1.0)
-            self._reference_programs.score(self.reference, rows, 1.0)
+            old, ref = self._warm_up_scores(rows)
             inputs = self.programs.loss_inputs(
                 dummies, np.zeros(dummies.valid.size, np.float32)
             )
             sums = self.programs.zeros()
-            sums = self.programs.accumulate(
-                self.params, sums, rows, old, old, inputs, 0.0, 1.0
-            )
+            # Two programs where a step makes several updates: the first computes the
+            # old log-probs itself, the later ones are given them.
+            for each in (None,) if old is None else (None, old):
+                sums, _ = self.programs.accumulate(
+                    self.params, sums, rows, each, ref, inputs, 0.0, 1.0
+                )
         # Nothing was counted, so this leaves the state as it is.
         self.state, _ = self.programs.apply(self.state, sums)
+
+    def _warm_up_scores(self, rows: Rows) -> tuple[Array | None, Array | None]:
+        """Compiles what scores in a step; log-probs as a later update is given them."""
+        several = self.settings.train.minibatches > 1
+        old = ref = None
+        if several or self.settings.credit.required_probes:
+            old = self.programs.score(self.params, rows, 1.0).log_probs
+        if self.reference is not None:
+            ref = self._reference_programs.score(self.reference, rows, 1.0).log_probs
+        return old if several else None, ref
 
     def run(self, first: int, last: int) -> Iterator[tuple[dict, list[Trajectory]]]:
         """Runs steps ``first`` to ``last`` - 1.
@@ -228,14 +242,17 @@ class Trainer:
             groups = self._sample(step)
         with meter.phase("training"):
             groups, probe_metrics = self._probe(groups)
-            batches = self._minibatches(step, groups)
-            scored = self._score(batches)
-            gap = self._check(scored)
-            updates = [
-                self._update(step, number, batch, groups.arrays)
-                for number, batch in enumerate(scored)
-            ]
-            metrics = _update_metrics(updates, scored, gap, groups.arrays.ops)
+            scored = self._score(self._minibatches(step, groups))
+            gaps = [self._check(batch) for batch in scored[1:]]
+            updates = []
+            for number, batch in enumerate(scored):
+                sums, scored[number] = self._gradient(
+                    step, number, batch, groups.arrays
+                )
+                if number == 0:  # its gradient has just given what is checked
+                    gaps.append(self._check(scored[0]))
+                updates.append(self._apply(step, number, sums, scored[number]))
+            metrics = _update_metrics(updates, scored, gaps, groups.arrays.ops)
         self._note(step, groups, metrics["empty_steps"])
         metrics |= step_stats(groups.sampled, self.settings.sampling.group_size)
         metrics |= groups.figures
@@ -286,53 +303,75 @@ class Trainer:
         return batches
 
     def _score(self, batches: Sequence[Sequence[Rows]]) -> list[list[ScoredRows]]:
-        """Scores all micro-batches before the first update, by policy and reference."""
+        """Scores what the gradient passes of a step need and do not compute themselves.
+
+        The old policy's log-probs are those of the first update's own pass, since the
+        policy has not moved yet. The reference is asked if there is a KL; in the first
+        step of its warm-up, which pays none, it is compared with the policy.
+        """
         limit_run_ahead = RunAheadLimit()
         temperature = self.settings.sampling.temperature
 
-        def score(rows: Rows) -> ScoredRows:
+        def score(number: int, rows: Rows) -> ScoredRows:
             self._stop.check()
-            old, entropy = self.programs.score(self.params, rows, temperature)
-            ref, _ = self._reference_programs.score(self.reference, rows, temperature)
-            limit_run_ahead(ref)
-            return ScoredRows(rows, old, ref, entropy)
+            old = ref = None
+            if number > 0:
+                old = self.programs.score(self.params, rows, temperature)
+            if self.reference is not None:
+                programs = self._reference_programs
+                ref = programs.score(self.reference, rows, temperature)[0]
+            limit_run_ahead((old, ref))
+            return ScoredRows(rows, old, ref)
 
-        return [[score(rows) for rows in batch] for batch in batches]
+        return [
+            [score(number, rows) for rows in batch]
+            for number, batch in enumerate(batches)
+        ]
 
-    def _check(self, scored: Sequence[Sequence[ScoredRows]]) -> float | None:
+    def _check(self, batch: Sequence[ScoredRows]) -> float | None:
         """Refuses to train on wrong log-probs; returns the sampler's largest gap."""
-        log_probs = [rows.log_probs for batch in scored for rows in batch]
+        log_probs = [scored.log_probs for scored in batch]
         gap = checks.log_prob_gap(log_probs, self.settings.train.max_log_prob_gap)
         # Only before the first update of a run: after it the policy has moved.
         if self._reference_is_initial and int(self.state.step) == 0:
             checks.reference_is_policy(log_probs)
         return gap
 
-    def _update(
+    def _gradient(
         self, step: int, number: int, batch: Sequence[ScoredRows], arrays: Trajectories
-    ) -> dict[str, Any]:
-        """One optimiser update, over the micro-batches of one batch; its metrics."""
+    ) -> tuple[Accumulator, list[ScoredRows]]:
+        """The gradient of one update, and its micro-batches with the old log-probs."""
         token_count = count_tokens([scored.rows for scored in batch], arrays.valid)
         scalars = scheduled_values(step, self.settings)
         inputs = self.programs.loss_inputs(arrays, token_count, scalars.bonus_scale)
         sums, limit_run_ahead = self.programs.zeros(), RunAheadLimit()
-        for rows, old, ref, _ in batch:
+        scored = []
+        for rows, old, ref in batch:
             if number == 0:  # once an update is made, the step must be finished
                 limit_run_ahead(sums)
                 self._stop.check()
-            sums = self.programs.accumulate(
+            sums, own = self.programs.accumulate(
                 self.params,
                 sums,
                 rows,
-                old,
+                None if old is None else old.log_probs,
                 ref,
                 inputs,
                 scalars.kl_coef,
                 self.settings.sampling.temperature,
             )
+            scored.append(ScoredRows(rows, own if old is None else old, ref))
+        return sums, scored
+
+    def _apply(
+        self, step: int, number: int, sums: Accumulator, batch: Sequence[ScoredRows]
+    ) -> dict[str, Any]:
+        """One optimiser update by an accumulated gradient; its metrics."""
         self.state, device_metrics = self.programs.apply(self.state, sums)
         metrics = to_host(device_metrics)  # waits until the update is done
-        metrics |= scalars._asdict()
+        metrics |= scheduled_values(step, self.settings)._asdict()
+        if batch[0].ref_log_probs is None:
+            metrics["kl"] = None  # nobody asked the reference
         if metrics["skipped"]:
             self.in_a_row["skipped"] += 1
             self._most_skipped = max(self._most_skipped, self.in_a_row["skipped"])
@@ -353,14 +392,14 @@ class Trainer:
 def _update_metrics(
     updates: Sequence[dict[str, Any]],
     scored: Sequence[Sequence[ScoredRows]],
-    log_prob_gap: float | None,
+    gaps: Sequence[float | None],
     ops: OpTable,
 ) -> dict[str, Any]:
-    """Means over the updates of a step, and what scoring showed before them."""
+    """Means over the updates of a step, and what scores showed before them."""
     metrics = mean_metrics(updates)
     metrics["updates"] = len(updates)
-    metrics["log_prob_gap"] = log_prob_gap
-    flat = [(rows.log_probs, rows.entropy) for batch in scored for rows in batch]
+    metrics["log_prob_gap"] = max((g for g in gaps if g is not None), default=None)
+    flat = [(rows.log_probs, rows.old.entropy) for batch in scored for rows in batch]
     return metrics | scored_metrics(flat, ops)
 
 

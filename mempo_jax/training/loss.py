@@ -73,6 +73,18 @@ class LossInputs(NamedTuple):
     valid: Array
 
 
+class Scores(NamedTuple):
+    """What a policy thinks of the tokens of B rows.
+
+    Attributes:
+      log_probs: f32 [B, T], of each counted token.
+      entropy: f32 [B, T], nats, of the distribution that the token was drawn from.
+    """
+
+    log_probs: Array
+    entropy: Array
+
+
 def counted(rows: Rows, valid: Array | None = None) -> Array:
     """Tells which tokens enter the loss; numpy in, numpy out.
 
@@ -175,7 +187,7 @@ def advantages_of(
 
 def score(
     model: Model, params: Any, rows: Rows, temperature: Array, logit_chunk: int
-) -> tuple[Array, Array]:
+) -> Scores:
     """Log-probs and entropy of counted tokens, by the alignment rule.
 
     Args:
@@ -185,16 +197,18 @@ def score(
       logit_chunk: tokens whose logits exist at one time.
 
     Returns:
-      Two f32 [B, T], 0 where not counted.
+      0 where not counted.
     """
-    return shifted_log_probs_and_entropy(
-        *_states(model, params, rows),
-        rows.tokens,
-        temperature=temperature,
-        chunk_size=logit_chunk,
-        mask=counted(rows),
-        tied=model.tied,
-        devices=model.devices,
+    return Scores(
+        *shifted_log_probs_and_entropy(
+            *_states(model, params, rows),
+            rows.tokens,
+            temperature=temperature,
+            chunk_size=logit_chunk,
+            mask=counted(rows),
+            tied=model.tied,
+            devices=model.devices,
+        )
     )
 
 
@@ -230,41 +244,34 @@ def policy_loss(
     model: Model,
     params: Any,
     rows: Rows,
-    old_log_probs: Array,
-    ref_log_probs: Array,
+    old_log_probs: Array | None,
+    ref_log_probs: Array | None,
     inputs: LossInputs,
     kl_coef: Array,
     temperature: Array,
     objective: ObjectiveConfig,
     credit: CreditConfig,
-) -> tuple[Array, Array, dict[str, Array]]:
+) -> tuple[Array, Array, dict[str, Array], Scores]:
     """The policy loss of one micro-batch; see ``core.policy_objective``.
 
     Args:
       model, params: the policy; the loss is differentiated by its parameters.
       rows: B segments of T tokens.
       old_log_probs, ref_log_probs: f32 [B, T], by the policy before the step and by the
-        reference.
+        reference. None for the first: ``params`` are those before the step; for the
+        second: no KL.
       inputs: from ``loss_inputs``, for the whole optimiser batch.
       kl_coef: scalar.
       temperature: scalar, that of sampling and of both log-probs.
       objective, credit: settings.
 
     Returns:
-      loss_sum, count and sums for reporting.
+      loss_sum, count, sums for reporting, and what ``score`` would have given.
     """
     mask = counted(rows, inputs.valid)
     advantage, _ = token_advantage(rows, inputs, credit)
-    log_probs = shifted_log_probs(
-        *_states(model, params, rows),
-        rows.tokens,
-        temperature=temperature,
-        chunk_size=objective.logit_chunk,
-        mask=mask,
-        tied=model.tied,
-        devices=model.devices,
-    )
-    return policy_objective(
+    log_probs, entropy = score(model, params, rows, temperature, objective.logit_chunk)
+    loss_sum, count, aux = policy_objective(
         log_probs,
         old_log_probs,
         ref_log_probs,
@@ -283,6 +290,7 @@ def policy_loss(
         behaviour_log_probs=rows.behaviour_log_probs,
         importance_cap=objective.importance_cap or None,  # likewise
     )
+    return loss_sum, count, aux, Scores(log_probs, entropy)
 
 
 def supervised_loss(

@@ -28,7 +28,7 @@ from mempo_jax.distributed import placement
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
 from mempo_jax.training import loss as losses
-from mempo_jax.training.loss import LossInputs, Model
+from mempo_jax.training.loss import LossInputs, Model, Scores
 from mempo_jax.training.state import add_updates, fresh_state
 from mempo_jax.types import Array, Rows, TrainState, Trajectories
 
@@ -148,7 +148,7 @@ class TrainPrograms:
         arrays = self._put((trajectories, token_count))
         return self._loss_inputs(*arrays, bonus_scale=self._scalar(bonus_scale))
 
-    def score(self, params: Any, rows: Rows, temperature: float) -> tuple[Array, Array]:
+    def score(self, params: Any, rows: Rows, temperature: float) -> Scores:
         """Log-probs of the counted tokens, and entropy of their distributions.
 
         Args:
@@ -157,8 +157,8 @@ class TrainPrograms:
           temperature: that of sampling.
 
         Returns:
-          Two f32 [B, T] by the alignment rule; 0 for tokens that do not count (see
-          ``loss.counted``), whose logits are hardly ever computed.
+          By the alignment rule; 0 for tokens that do not count (see ``loss.counted``),
+          whose logits are hardly ever computed.
         """
         rows = self.place_rows(rows)
         return self._score(params, rows, self._scalar(temperature))
@@ -176,12 +176,12 @@ class TrainPrograms:
         params: Any,
         accumulator: Accumulator,
         rows: Rows,
-        old_log_probs: Array,
-        ref_log_probs: Array,
+        old_log_probs: Array | None,
+        ref_log_probs: Array | None,
         inputs: LossInputs,
         kl_coef: float,
         temperature: float,
-    ) -> Accumulator:
+    ) -> tuple[Accumulator, Scores | None]:
         """Adds one micro-batch of the policy objective.
 
         token advantage = weight x group advantage + bonus, laid on tokens from
@@ -191,10 +191,16 @@ class TrainPrograms:
           params: all parameters of the policy.
           accumulator: from ``zeros`` or the micro-batch before; consumed.
           rows: B segments of T tokens.
-          old_log_probs, ref_log_probs: f32 [B, T] from ``score``.
+          old_log_probs: f32 [B, T] from ``score``; None: those of ``params``, which is
+            so before the first update of a step.
+          ref_log_probs: f32 [B, T] from ``score``; None: there is no KL.
           inputs: from ``loss_inputs``, for the whole optimiser batch.
           kl_coef: coefficient of the KL to the reference.
           temperature: that of sampling and of both log-probs.
+
+        Returns:
+          The sums, and without ``old_log_probs`` what ``score`` would have given: this
+          pass computes it anyway.
         """
         arrays = self.place_rows((rows, old_log_probs, ref_log_probs))
         scalars = self._scalar(kl_coef), self._scalar(temperature)
@@ -270,7 +276,7 @@ class TrainPrograms:
                 *(params, sums, rows, rows, rows),
                 *(replicated, replicated, replicated),
             ),
-            out_shardings=sums,
+            out_shardings=(sums, rows),
             donate_argnums=1,  # the old sums' memory holds the new ones
         )
         self._supervised = jax.jit(
@@ -304,8 +310,8 @@ def accumulate_gradient(
     params: Any,
     sums: Accumulator,
     rows: Rows,
-    old_log_probs: Array,
-    ref_log_probs: Array,
+    old_log_probs: Array | None,
+    ref_log_probs: Array | None,
     inputs: LossInputs,
     kl_coef: Array,
     temperature: Array,
@@ -314,24 +320,27 @@ def accumulate_gradient(
     objective: ObjectiveConfig,
     credit: CreditConfig,
     pass_tokens: int,
-) -> Accumulator:
+) -> tuple[Accumulator, Scores | None]:
     """Adds the policy loss of one micro-batch, and its gradient, to ``sums``.
 
     Args:
       params: all parameters of the policy, frozen ones included.
       sums: of the micro-batches so far.
       rows: B segments of T tokens.
-      old_log_probs: f32 [B, T], by the policy before the step.
-      ref_log_probs: f32 [B, T], by the frozen reference.
+      old_log_probs: f32 [B, T], by the policy before the step; None: by ``params``.
+      ref_log_probs: f32 [B, T], by the frozen reference; None: no KL.
       inputs: group advantages and credit of the whole optimiser batch.
       kl_coef: scalar.
       temperature: scalar, that of sampling.
       model, objective, credit: constants of the compiled program.
       pass_tokens: see ``scan_row_chunks``.
+
+    Returns:
+      The sums, and the scores of ``params`` if they are the old policy's.
     """
 
-    def add_chunk(sums: Accumulator, chunk: Any) -> Accumulator:
-        def loss(params: Any) -> tuple[Array, Array, dict[str, Array]]:
+    def add_chunk(sums: Accumulator, chunk: Any) -> tuple[Accumulator, Scores | None]:
+        def loss(params: Any) -> tuple[Array, Array, dict[str, Array], Scores]:
             return losses.policy_loss(
                 model,
                 params,
@@ -343,7 +352,9 @@ def accumulate_gradient(
                 credit,
             )
 
-        return add(sums, loss, params)
+        sums, scores = add(sums, loss, params)
+        # Unused results cost nothing: the compiler drops what only they need.
+        return sums, scores if old_log_probs is None else None
 
     batch = rows, old_log_probs, ref_log_probs
     return scan_row_chunks(add_chunk, sums, batch, pass_tokens)
@@ -369,13 +380,13 @@ def accumulate_supervised(
       pass_tokens: see ``scan_row_chunks``.
     """
 
-    def add_chunk(sums: Accumulator, chunk: Rows) -> Accumulator:
-        def loss(params: Any) -> tuple[Array, Array, dict[str, Array]]:
-            return losses.supervised_loss(model, params, chunk, logit_chunk)
+    def add_chunk(sums: Accumulator, chunk: Rows) -> tuple[Accumulator, None]:
+        def loss(params: Any) -> tuple[Array, Array, dict[str, Array], None]:
+            return *losses.supervised_loss(model, params, chunk, logit_chunk), None
 
         return add(sums, loss, params)
 
-    return scan_row_chunks(add_chunk, sums, rows, pass_tokens)
+    return scan_row_chunks(add_chunk, sums, rows, pass_tokens)[0]
 
 
 def apply_update(
@@ -411,35 +422,43 @@ def apply_update(
     }
 
 
-def add(sums: Accumulator, loss: Callable, params: Any) -> Accumulator:
+def add(sums: Accumulator, loss: Callable, params: Any) -> tuple[Accumulator, Any]:
     """Adds the value of a loss and its gradient by what is trained.
 
     Args:
       sums: so far.
-      loss: params -> (sum, count, aux).
+      loss: params -> (sum, count, aux, further results).
       params: all parameters; frozen ones get no gradient.
+
+    Returns:
+      The sums, and the further results of ``loss``.
     """
     trained, frozen = lora.split(params)
 
     def with_aux(trained):
-        loss_sum, count, aux = loss(lora.join(trained, frozen))
-        return loss_sum, (count, aux)
+        loss_sum, *others = loss(lora.join(trained, frozen))
+        return loss_sum, others
 
     value, grads = jax.value_and_grad(with_aux, has_aux=True)(trained)
-    loss_sum, (count, aux) = value
-    return jax.tree.map(jnp.add, sums, Accumulator(grads, loss_sum, count, aux))
+    loss_sum, (count, aux, results) = value
+    new = Accumulator(grads, loss_sum, count, aux)
+    return jax.tree.map(jnp.add, sums, new), results
 
 
 def scan_row_chunks(
     add_chunk: Callable, sums: Accumulator, batch: Any, tokens: int
-) -> Accumulator:
+) -> tuple[Accumulator, Any]:
     """Applies ``add_chunk(sums, chunk)`` in turn to equal parts of a batch's rows.
 
     Args:
-      add_chunk: adds one part to the sums.
+      add_chunk: adds one part to the sums, and gives its results [rows of the part,
+        ...] beside them.
       sums: so far.
       batch: a tree of arrays [B, ...], the first of them [B, T].
       tokens: least size of a part, if B can be divided so; 0 for all at once.
+
+    Returns:
+      The sums, and the results [B, ...] of all parts.
     """
     rows, length = jax.tree.leaves(batch)[0].shape
     most = rows * length // tokens if tokens else 1
@@ -448,10 +467,8 @@ def scan_row_chunks(
         return add_chunk(sums, batch)
     split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
 
-    def body(sums: Accumulator, chunk: Any) -> tuple[Accumulator, None]:
-        return add_chunk(sums, chunk), None
-
-    return jax.lax.scan(body, sums, split)[0]
+    sums, results = jax.lax.scan(add_chunk, sums, split)
+    return sums, jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), results)
 
 
 def zero_sums(model: Model, keys: tuple[str, ...]) -> Accumulator:

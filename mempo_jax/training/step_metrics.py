@@ -43,10 +43,10 @@ def mean_metrics(updates: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     if not updates:
         return {"empty_steps": 1, "skipped_updates": 0, "trained_tokens": 0}
-    means = {k: float(np.mean([f[k] for f in updates])) for k in updates[0]}
+    means = {name: _mean([f[name] for f in updates]) for name in updates[0]}
     for name in ("skipped", "empty", "count", "tokens"):  # a mean of these says nothing
         means.pop(name)
-    means["kl_first_update"] = float(updates[0]["kl"])  # before the policy moved
+    means["kl_first_update"] = _mean([updates[0]["kl"]])  # before the policy moved
     means["skipped_updates"] = int(sum(bool(f["skipped"]) for f in updates))
     means["trained_tokens"] = int(sum(f["tokens"] for f in updates))
     means["empty_steps"] = 0
@@ -54,7 +54,7 @@ def mean_metrics(updates: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def scored_metrics(
-    scored: Sequence[tuple[tuple[Rows, Array, Array], Array]], ops: OpTable
+    scored: Sequence[tuple[tuple[Rows, Array, Array | None], Array]], ops: OpTable
 ) -> dict[str, float | None]:
     """Measures padding, entropy and KL by kind of token, before the first update.
 
@@ -191,14 +191,15 @@ def mean_entropy(scored: Iterable[tuple[Rows, Array]]) -> float | None:
 
 
 def kl_by_tokens(
-    scored: Iterable[tuple[Rows, Array, Array]], ops: OpTable
+    scored: Iterable[tuple[Rows, Array, Array | None]], ops: OpTable
 ) -> dict[str, float | None]:
     """KL to the reference on tokens that spell memory ops, and on all other actions.
 
     With ``kl_scope`` "ops" the second is not part of the loss.
 
     Args:
-      scored: rows, old and reference log-probs f32 [B, T].
+      scored: rows, old and reference log-probs f32 [B, T]; without the latter they
+        do not count.
       ops: [N, K], numpy.
 
     Returns:
@@ -207,6 +208,8 @@ def kl_by_tokens(
     """
     sums, counts = np.zeros(2), np.zeros(2, np.int64)
     for rows, old, ref in scored:
+        if ref is None:
+            continue
         ratio = to_host(ref).astype(np.float64) - to_host(old)
         # The loss bounds it alike, so these are the KL that the loss pays for.
         ratio = np.clip(ratio, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
@@ -238,6 +241,11 @@ def device_bytes() -> int | None:
     """Bytes in use on this process's first device; None on those that do not count."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("bytes_in_use")
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None if one of them was not measured."""
+    return None if None in values else float(np.mean(values))
 
 
 def _weighted_mean(values: Sequence[float], weights: Sequence[int]) -> float | None:

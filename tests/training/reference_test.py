@@ -49,6 +49,53 @@ def test_a_smaller_reference_serves_and_pulls(setting):
     assert figures["log_prob_gap"] < 1e-4
 
 
+def test_without_a_kl_there_is_no_reference_and_one_update_scores_nothing(
+    setting, monkeypatch
+):
+    settings, suite, mesh, policy = setting
+    objective = dataclasses.replace(settings.objective, kl_coef=0.0)
+    settings = dataclasses.replace(settings, objective=objective)
+    own = dataclasses.replace(policy, params=jax.tree.map(jnp.copy, policy.params))
+    held = [weakref.ref(leaf) for leaf in jax.tree.leaves(own.params)]
+    trainer = Trainer(own, suite, settings, mesh)
+    del own
+    gc.collect()
+    assert trainer.reference is None
+    assert all(leaf() is None for leaf in held), "a copy beside the state"
+    monkeypatch.setattr(trainer.programs, "score", None)
+    trainer.warm_up()
+    before = jax.device_get(trainer.state.params)
+    figures, _ = trainer.step(0)
+    assert [figures[k] for k in ("kl", "kl_first_update", "kl_ops")] == [None] * 3
+    assert figures["compilations"] == 0
+    assert figures["entropy"] > 0.1
+    assert 0 < figures["log_prob_gap"] < 1e-4
+    after = jax.tree.leaves(trainer.state.params)
+    assert any((a != b).any() for a, b in zip(after, jax.tree.leaves(before)))
+
+
+def test_a_wrong_log_prob_stops_before_the_update_that_found_it(setting, monkeypatch):
+    settings, suite, mesh, policy = setting
+    trainer = Trainer(policy, suite, settings, mesh)
+    before = jax.device_get(trainer.state)
+    sample = trainer.groups.sample
+
+    def shifted(step):
+        groups = sample(step)
+        for trajectory in groups.trajectories:
+            for segment in trajectory.segments:
+                segment.log_probs[:] = [x - 0.1 for x in segment.log_probs]
+        return groups
+
+    monkeypatch.setattr(trainer.groups, "sample", shifted)
+    with pytest.raises(RunStopped, match=r"log-prob gap 0\.1"):
+        trainer.step(0)
+    same = jax.tree.map(
+        lambda a, b: (a == b).all(), jax.device_get(trainer.state), before
+    )
+    assert all(jax.tree.leaves(same))
+
+
 def test_the_own_reference_starts_at_zero_and_a_changed_one_stops(setting):
     settings, suite, mesh, policy = setting
     trainer = Trainer(policy, suite, settings, mesh)

@@ -212,7 +212,7 @@ def update(state, programs, batches, trajectories, old_shift=0.1):
         old = scores + programs.place_rows(
             np.full((len(rows.valid), 1), old_shift, "f")
         )
-        sums = programs.accumulate(
+        sums, _ = programs.accumulate(
             state.params, sums, rows, old, scores - 0.2, inputs, 0.05, TEMPERATURE
         )
     return sums.grads, *programs.apply(state, sums)

@@ -35,7 +35,7 @@ def test_many_devices_give_the_update_of_one():
     for axes, chunk in (((1, 1, 1), 1024), ((8, 1, 1), 4), ((4, 2, 1), 4)):
         optimiser, mesh, programs = build(axes, model=DECODER, logit_chunk=chunk)
         state = states.state_from_params(params, optimiser, mesh)
-        sums = programs.accumulate(
+        sums, _ = programs.accumulate(
             *(state.params, programs.zeros(), rows, old, ref, inputs),
             *(0.05, TEMPERATURE),
         )
@@ -71,7 +71,7 @@ def test_nothing_recompiles_and_nothing_is_moved_in_silence():
             tokens = count_tokens([rows], facts.valid)
             inputs = programs.loss_inputs(facts, tokens)
             scores, _ = programs.score(state.params, rows, TEMPERATURE + seed / 10)
-            sums = programs.accumulate(
+            sums, _ = programs.accumulate(
                 *(state.params, programs.zeros(), rows, scores, scores, inputs),
                 *(0.01 * seed, TEMPERATURE),
             )
