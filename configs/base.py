@@ -208,6 +208,14 @@ def get_config() -> ConfigDict:
     c.mesh.data = -1  # splits rows; -1: all devices that the other axes leave
     c.mesh.fsdp = 1  # splits rows and parameters
     c.mesh.tensor = 1  # splits the wide dimensions of parameters
+    # Sampling may have a mesh of its own, to which the weights are moved once a step. A
+    # large model then samples with fsdp = 1: otherwise its weights are gathered for
+    # every token (docs/machines.md). As it is here, it has the mesh above.
+    c.mesh.sampling = ConfigDict()
+    c.mesh.sampling.devices = 0  # of each process, for sampling alone; 0 = all, shared
+    c.mesh.sampling.data = -1  # -1: all of these that the next two leave
+    c.mesh.sampling.fsdp = 0  # 0 = as in training
+    c.mesh.sampling.tensor = 0  # 0 = as in training
 
     c.log = ConfigDict()  # written down besides the metrics
     c.log.tensorboard = True

@@ -259,7 +259,9 @@ class TextTask:
 
 def _for_one(settings: RunConfig) -> RunConfig:
     """The settings for one trajectory at a time, sampled by this process."""
-    mesh = dataclasses.replace(settings.mesh, data=1)
+    shared = dataclasses.replace(settings.mesh.sampling, devices=0, data=-1)
+    shared = dataclasses.replace(shared, fsdp=0, tensor=0)
+    mesh = dataclasses.replace(settings.mesh, data=1, sampling=shared)
     engine = dataclasses.replace(settings.engine, kind="local", lanes=1, row_buckets=())
     # Rows are split over fsdp too, and must divide over it.
     sampling = dataclasses.replace(settings.sampling, slots=mesh.fsdp)

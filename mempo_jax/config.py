@@ -64,6 +64,7 @@ BFLOAT16_GAP = 0.1  # nats between sampler and trainer, both in bfloat16
 # whatever configs/base.py says today.
 ADDED_FIELDS = {
     "credit.bonus_decay_steps": 0,
+    "mesh.sampling": {"devices": 0, "data": -1, "fsdp": 0, "tensor": 0},
     "objective.logit_chunk": 2_048,
     "train.adam_b1": 0.9,
     "train.adam_eps": 1e-8,
@@ -337,6 +338,25 @@ class MeshConfig:
     data: int  # rows are split; -1: all devices that the other axes leave
     fsdp: int  # rows and parameters are split
     tensor: int  # the wide dimensions of parameters are split
+    sampling: SamplingMeshConfig
+
+    @property
+    def samples_as_it_trains(self) -> bool:
+        """Whether sampling has the devices and axes of training."""
+        return self.sampling == SamplingMeshConfig(0, -1, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingMeshConfig:
+    """A mesh for sampling alone, in each process; section ``mesh.sampling``."""
+
+    devices: NonNegativeInt  # that training does not use; 0: the devices of training
+    data: int  # trajectories are split; -1: all devices that the other axes leave
+    fsdp: NonNegativeInt  # trajectories and parameters are split; 0: as in training
+    tensor: NonNegativeInt  # parameters are split; 0: as in training
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "mesh.sampling")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mempo_jax.builders.engines import make_collector, make_run_mesh
+from mempo_jax.builders.engines import (
+    make_collector,
+    make_run_mesh,
+    make_sampling_mesh,
+)
 from mempo_jax.builders.policies import adapt, initial_policy, make_nano
 from mempo_jax.builders.suites import make_episodes, make_expert, make_suite
 from mempo_jax.distributed import placement
@@ -201,7 +205,11 @@ def adapters(settings):
 
 
 def mesh(settings):
-    return dict(make_run_mesh(settings).shape)
+    mesh = make_run_mesh(settings)
+    return [
+        (dict(each.shape), [device.id for device in each.devices.flat])
+        for each in (mesh, make_sampling_mesh(settings, mesh))
+    ]
 
 
 def engine(settings, monkeypatch, shared):

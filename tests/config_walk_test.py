@@ -179,6 +179,10 @@ TABLE = {
     "mesh.data": (4, "mesh", {}),
     "mesh.fsdp": (2, "mesh", {}),
     "mesh.tensor": (2, "mesh", {}),
+    "mesh.sampling.devices": (2, "mesh", {}),
+    "mesh.sampling.data": (2, "mesh", {"mesh.data": 4}),
+    "mesh.sampling.fsdp": (2, "mesh", {"mesh.data": 4}),
+    "mesh.sampling.tensor": (2, "mesh", {"mesh.data": 4}),
 }
 TABLE |= engine_probes.ROWS | env_probes.ROWS
 TABLE |= qa_probes.ROWS | kept_probes.ROWS

@@ -25,10 +25,13 @@ from mempo_jax.distributed.placement import (
     connect,
     local_mesh,
     make_mesh,
+    mover,
     place_params,
     row_multiple,
     row_sharding,
+    sampling_mesh,
     slots_multiple,
+    split_devices,
 )
 from mempo_jax.envs import Episode, TaskSuite
 from mempo_jax.memory import closing_tags
@@ -63,16 +66,23 @@ def make_run_mesh(settings: RunConfig) -> Any:
     """
     axes = settings.mesh
     try:
-        mesh = make_mesh(axes.data, axes.fsdp, axes.tensor)
+        devices, _ = split_devices(_by_process(), axes.sampling.devices)
+        mesh = make_mesh(axes.data, axes.fsdp, axes.tensor, devices=devices)
+        own = make_sampling_mesh(settings, mesh)
     except ValueError as error:
         raise ConfigError(f"config.mesh: {error}") from error
+    if settings.engine.kind != "local" and not axes.samples_as_it_trains:
+        raise ConfigError(
+            "config.mesh.sampling: expected devices = fsdp = tensor = 0 and data = -1, "
+            f"as a server samples (config.engine.kind = {settings.engine.kind!r})"
+        )
     if hosts.count() > 1 and settings.engine.kind != "local":
         raise ConfigError(
             "config.engine.kind: expected 'local' with several processes, got "
             f"{settings.engine.kind!r}; run one process"
         )
     connect(mesh)
-    multiple = slots_multiple(mesh)
+    multiple = slots_multiple(own)
     if settings.sampling.slots % multiple:
         raise ConfigError(
             f"config.sampling.slots: expected a multiple of {multiple}, the devices "
@@ -80,8 +90,36 @@ def make_run_mesh(settings: RunConfig) -> Any:
         )
     if settings.engine.kind == "local":
         slots = settings.sampling.slots // hosts.count()
-        settings.engine.check_fits(slots, len(mesh.local_devices))
+        settings.engine.check_fits(slots, own.size)
     return mesh
+
+
+def make_sampling_mesh(settings: RunConfig, mesh: Any) -> Any:
+    """The mesh on which this process samples its own trajectories.
+
+    Args:
+      settings: of the run.
+      mesh: of the run.
+
+    Raises:
+      ValueError: the devices do not allow for ``config.mesh.sampling``.
+    """
+    local = local_mesh(mesh)
+    if settings.mesh.samples_as_it_trains:
+        return local
+    axes = settings.mesh.sampling
+    own = list(local.devices.flat)
+    if axes.devices:
+        _, own = split_devices([jax.local_devices()], axes.devices)
+    return sampling_mesh(local, own, data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor)
+
+
+def _by_process() -> list[list[Any]]:
+    """The devices of each process."""
+    return [
+        [device for device in jax.devices() if device.process_index == number]
+        for number in range(hosts.count())
+    ]
 
 
 def batch_shapes(settings: RunConfig, mesh: Any) -> BatchShapes:
@@ -115,7 +153,7 @@ def make_engine(
       mesh: of the run.
     """
     engine: Sampler
-    mesh = local_mesh(mesh)  # each process samples its own trajectories
+    mesh = make_sampling_mesh(settings, mesh)
     if settings.engine.kind == "http":
         engine = make_http_engine(policy, settings)
     else:
@@ -165,6 +203,8 @@ def _local_engine(policy: Policy, settings: RunConfig, mesh: Any) -> Engine:
         row_buckets=settings.engine.row_buckets,
         row_sharding=row_sharding(mesh),
         lanes=settings.engine.lanes,
+        # Without a mesh of its own it computes with the very arrays of training.
+        move=None if settings.mesh.samples_as_it_trains else mover(mesh),
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -302,6 +302,92 @@ def local_mesh(mesh: Mesh) -> Mesh:
     return Mesh(own, AXES, axis_types=(AxisType.Auto,) * own.ndim)
 
 
+def split_devices(
+    devices: Sequence[Sequence[Any]], sampling: int
+) -> tuple[list[Any], list[Any]]:
+    """Divides devices between training and sampling.
+
+    Args:
+      devices: of each process.
+      sampling: how many of each process sample alone, its last; 0: all do both.
+
+    Returns:
+      Those that train, of all processes, and those of the first process that sample.
+
+    Raises:
+      ValueError: a process would be left without any to train on.
+    """
+    least = min(map(len, devices))
+    if sampling >= least:
+        raise ValueError(
+            f"mesh.sampling.devices: expected fewer than the {least} devices of a "
+            f"process, since training needs some; got {sampling}"
+        )
+    train = [list(own[: len(own) - sampling]) for own in devices]
+    sample = list(devices[0])[-sampling:] if sampling else train[0]
+    return [device for own in train for device in own], sample
+
+
+def sampling_mesh(
+    local: Mesh, devices: Sequence[Any], *, data: int, fsdp: int, tensor: int
+) -> Mesh:
+    """The mesh on which a process samples.
+
+    Args:
+      local: of training, less the devices of other processes; see ``local_mesh``.
+      devices: of this process, to sample on.
+      data: devices along this axis; -1 takes all that remain.
+      fsdp, tensor: devices along these axes; 0 as in ``local``.
+
+    Raises:
+      ValueError: the devices do not allow for it.
+    """
+    fsdp, tensor = fsdp or local.shape["fsdp"], tensor or local.shape["tensor"]
+    remedy = "change mesh.sampling"
+    if data == -1:
+        data = len(devices) // (fsdp * tensor)
+        if data * fsdp * tensor != len(devices) or not data:
+            raise ValueError(
+                f"fsdp x tensor = {fsdp} x {tensor} must divide the {len(devices)} "
+                f"devices of a process that sample: {remedy}"
+            )
+    wanted = data * fsdp * tensor
+    if not 1 <= wanted <= len(devices):
+        raise ValueError(
+            f"{data} x {fsdp} x {tensor} devices are to sample, a process has "
+            f"{len(devices)} for that: {remedy}"
+        )
+    # In the order of the training mesh, so that one program can move arrays over.
+    grid = np.array(devices[:wanted]).reshape(data, fsdp, tensor)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def mover(mesh: Mesh, table: PartitionRules = DECODER_PARTITION_RULES) -> Callable:
+    """A function that copies parameters to a mesh of this process's devices.
+
+    Args:
+      mesh: where they go to.
+      table: see ``shardings``.
+
+    Returns:
+      parameters -> the same on ``mesh``.
+    """
+    compiled: dict[Any, Callable] = {}
+
+    def move(params: Any) -> Any:
+        where = shardings(params, mesh, table)
+        if not all(_same_devices(leaf, mesh) for leaf in jax.tree.leaves(params)):
+            return jax.device_put(params, where)
+        structure = jax.tree.structure(params)
+        if structure not in compiled:
+            # One program for all arrays: it exchanges what the new layout needs, where
+            # a transfer of each array would go through one device or the host.
+            compiled[structure] = jax.jit(_unchanged, out_shardings=where)
+        return compiled[structure](params)
+
+    return move
+
+
 def to_local(
     params: Any, mesh: Mesh, table: PartitionRules = DECODER_PARTITION_RULES
 ) -> Any:
@@ -357,13 +443,13 @@ def connect(mesh: Mesh) -> None:
     jax.block_until_ready(jax.jit(sum_over_all)())
 
 
-def slots_multiple(mesh: Mesh) -> int:
+def slots_multiple(own: Mesh) -> int:
     """What the number of slots, of all processes together, must be a multiple of.
 
     Args:
-      mesh: of the run.
+      own: on which each process samples.
     """
-    return jax.process_count() * row_multiple(local_mesh(mesh))
+    return jax.process_count() * row_multiple(own)
 
 
 def _lookup(name: str, table: PartitionRules) -> PartitionSpec | None:
@@ -397,6 +483,20 @@ def _rows(leaf: Any, begin: int, count: int) -> np.ndarray:
     # shorter last one. Replicated, since each process needs the rows on its host.
     cut = jax.jit(_cut, static_argnums=2, out_shardings=where)
     return np.asarray(cut(leaf, np.int32(begin), count))
+
+
+def _unchanged(params: Any) -> Any:
+    return params
+
+
+def _same_devices(leaf: Any, mesh: Mesh) -> bool:
+    """Whether an array lies on exactly these devices, in this order."""
+    if not isinstance(leaf, jax.Array):
+        return False
+    sharding = leaf.sharding
+    if not isinstance(sharding, NamedSharding):
+        return False
+    return list(sharding.mesh.devices.flat) == list(mesh.devices.flat)
 
 
 def _cut(leaf: jax.Array, begin: jax.Array, count: int) -> jax.Array:

@@ -1,11 +1,16 @@
-"""Memory, peak speed and bandwidth of named chips, from their makers' tables."""
+"""Memory, peak speed and bandwidth of named chips, from their makers' tables.
+
+Also which mesh suits a number of chips.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 
+from mempo_jax.config import MeshConfig
 from mempo_jax.settings import ConfigError
 
 GIB = 2**30
@@ -137,3 +142,41 @@ def device(name: str) -> Device:
             f"(it counts {'TensorCores' if chip.cores > 1 else 'chips'}), got {number}"
         )
     return Device(name.lower(), chip, number // chip.cores)
+
+
+def nearest_mesh(
+    mesh: MeshConfig, devices: int, fits: Callable[[dict[str, int]], bool]
+) -> dict[str, int] | None:
+    """Finds the smallest changes that make a mesh use all devices.
+
+    Distance is counted in doublings and halvings of fsdp and tensor together. Of two
+    equally near meshes the one with the larger tensor is taken: weights that tensor
+    splits are not gathered while turns are sampled.
+
+    Args:
+      mesh, devices: the axes of the config, and the number that they do not fit.
+      fits: whether a run with these changes could start (divisible rows and weights).
+
+    Returns:
+      The fields of ``config.mesh`` to change, by dotted name; None if no mesh fits.
+    """
+    divisors = [n for n in range(1, devices + 1) if devices % n == 0]
+    pairs = [(f, t) for f in divisors for t in divisors if devices % (f * t) == 0]
+
+    def distance(pair: tuple[int, int]) -> tuple[float, int]:
+        fsdp, tensor = pair
+        steps = abs(math.log2(fsdp / mesh.fsdp)) + abs(math.log2(tensor / mesh.tensor))
+        return round(steps, 6), -tensor
+
+    for fsdp, tensor in sorted(pairs, key=distance):
+        # A fixed data axis must make the product right; -1 takes what remains.
+        data = -1 if mesh.data == -1 else devices // (fsdp * tensor)
+        axes = {"data": data, "fsdp": fsdp, "tensor": tensor}
+        changes = {
+            f"mesh.{name}": size
+            for name, size in axes.items()
+            if size != getattr(mesh, name)
+        }
+        if fits(changes):
+            return changes
+    return None

@@ -9,7 +9,7 @@ policy's depth, as each layer adds the same.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -52,6 +52,7 @@ CPU_OPTIONS = {
 # gathers within the loop, but begins early with all layers if memory is free.
 IN_TURN = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 SAMPLING = ("prefill", "decode")
+OF_ENGINE = ("KV cache", "engine's copy")  # of what stays, where the engine runs
 _IN_UPDATE = ("accumulate", "apply")
 
 
@@ -81,16 +82,27 @@ class Memory:
       stays: what is there through all of the run, by name.
       sums: the float32 gradients, there while an update is computed.
       made: by program, see ``Need``.
+      apart: whether sampling has devices of its own, which hold nothing of training.
     """
 
     stays: dict[str, int]
     sums: int
     made: dict[str, int]
+    apart: bool = False
 
     @property
     def standing(self) -> int:
-        """Bytes of all that stays."""
-        return sum(self.stays.values())
+        """Bytes of all that stays where the run is fullest."""
+        return self._standing(self.fullest)
+
+    def _standing(self, program: str) -> int:
+        """Bytes of all that stays where a program runs."""
+        sampling = program in SAMPLING
+        return sum(
+            size
+            for name, size in self.stays.items()
+            if not self.apart or (name in OF_ENGINE) == sampling
+        )
 
     def while_in(self, name: str) -> int:
         """Sums all bytes on the device while a program runs.
@@ -99,7 +111,9 @@ class Memory:
           name: of the program.
         """
         return (
-            self.standing + self.made[name] + (self.sums if name in _IN_UPDATE else 0)
+            self._standing(name)
+            + self.made[name]
+            + (self.sums if name in _IN_UPDATE else 0)
         )
 
     @property
@@ -185,8 +199,9 @@ def standing(
         stays["reference"] += device_bytes(reference.shapes.params)
     if settings.engine.kind == "local":
         stays["KV cache"] = device_bytes(shapes.cache)
-        if hosts > 1:
-            # An engine has the devices of its own host alone, so it needs all weights.
+        if hosts > 1 or not settings.mesh.samples_as_it_trains:
+            # An engine has the devices of its own host alone, so it needs all weights;
+            # on a mesh of its own it has them in another layout.
             stays["engine's copy"] = device_bytes(shapes.sampled)
     return stays
 
@@ -202,6 +217,7 @@ class Estimator:
       narrow: whether the compiler is asked about float32 and bfloat16 is derived.
       compile: (lowering, program's name) -> its bytes.
       lanes: of a TPU if another compiler is asked, see ``_loop_cache``; else 0.
+      engine_devices: settings -> those of one host that sample alone, or none.
     """
 
     config: DecoderConfig
@@ -210,6 +226,7 @@ class Estimator:
     narrow: bool
     compile: Compile = compiled
     lanes: int = 0
+    engine_devices: Callable[[RunConfig], Sequence[Any]] = lambda settings: ()
     _known: dict[Any, Need] = dataclasses.field(default_factory=dict)
 
     def lowering(
@@ -225,7 +242,14 @@ class Estimator:
         # As the policy's own depth decides, also if a smaller depth is compiled.
         unroll = self.config.layers <= LanguageModel.UNROLL_UP_TO
         mesh = self.mesh(settings)
-        return Lowering(config, settings, mesh, unroll=unroll, hosts=self.hosts)
+        return Lowering(
+            config,
+            settings,
+            mesh,
+            unroll=unroll,
+            hosts=self.hosts,
+            engine_devices=self.engine_devices(settings),
+        )
 
     def memory(
         self, settings: RunConfig, reference: DecoderConfig | None = None
@@ -245,6 +269,7 @@ class Estimator:
             standing(settings, exact, other, self.hosts),
             device_bytes(exact.shapes.sums),
             by_program,
+            apart=settings.mesh.sampling.devices > 0,
         )
 
     def made(self, settings: RunConfig, name: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +16,17 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from mempo_jax.config import MeshConfig, RunConfig, from_config
+from mempo_jax.config import RunConfig, from_config
 from mempo_jax.distributed import placement
 from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.planning import speed
-from mempo_jax.planning.devices import GIB, GPU_DEFAULT_SHARE, GPU_SHARE, Device
+from mempo_jax.planning.devices import (
+    GIB,
+    GPU_DEFAULT_SHARE,
+    GPU_SHARE,
+    Device,
+    nearest_mesh,
+)
 from mempo_jax.planning.memory import (
     SAMPLING,
     TITLES,
@@ -30,7 +35,12 @@ from mempo_jax.planning.memory import (
     compiled,
     programs_of,
 )
-from mempo_jax.planning.programs import Lowering, host_mesh, policy_shape, shape_of
+from mempo_jax.planning.programs import (
+    Lowering,
+    engine_mesh,
+    policy_shape,
+    shape_of,
+)
 from mempo_jax.planning.speed import LEFT_OUT, OF_BANDWIDTH, OF_LINK, OF_PEAK, Work
 from mempo_jax.settings import ConfigError
 
@@ -144,6 +154,7 @@ class Planner:
         estimator = Estimator(
             *(shape, self.mesh, self.device.hosts, self._narrow, self._compiled),
             lanes=chip.lanes if self._narrow else 0,
+            engine_devices=self._engine_devices,
         )
 
         def measure(settings: RunConfig) -> Any:
@@ -190,9 +201,26 @@ class Planner:
         """Builds the mesh of ``settings``; ConfigError if it does not fit the chips."""
         axes = settings.mesh
         try:
+            devices, _ = placement.split_devices(self._by_host(), axes.sampling.devices)
             return placement.make_mesh(
-                axes.data, axes.fsdp, axes.tensor, devices=self._devices
+                axes.data, axes.fsdp, axes.tensor, devices=devices
             )
+        except ValueError as error:
+            raise ConfigError(f"config.mesh: {error}") from error
+
+    def _by_host(self) -> list[list[Any]]:
+        own = len(self._devices) // self.device.hosts
+        return [self._devices[n : n + own] for n in range(0, len(self._devices), own)]
+
+    def _engine_devices(self, settings: RunConfig) -> list[Any]:
+        """Those of one host that sample alone."""
+        alone = settings.mesh.sampling.devices
+        return placement.split_devices(self._by_host(), alone)[1] if alone else []
+
+    def _engine_mesh(self, settings: RunConfig) -> Mesh:
+        mesh, alone = self.mesh(settings), self._engine_devices(settings)
+        try:
+            return engine_mesh(settings, mesh, self.device.hosts, alone)
         except ValueError as error:
             raise ConfigError(f"config.mesh: {error}") from error
 
@@ -208,6 +236,9 @@ class Planner:
             if min(axes.fsdp, axes.tensor, abs(axes.data)) < 1 or axes.data < -1:
                 raise  # no number of chips would do
 
+            alone = axes.sampling.devices * self.device.hosts
+            count = self.device.count - alone
+
             def fits(changes: Changes) -> bool:
                 hosts = self.device.hosts
                 try:
@@ -218,7 +249,7 @@ class Planner:
                 except ValueError:  # ConfigError, or a dimension that does not divide
                     return False
 
-            changes = nearest_mesh(axes, self.device.count, fits)
+            changes = nearest_mesh(axes, count, fits)
             if changes is None:
                 raise
             return changes
@@ -230,7 +261,7 @@ class Planner:
 
     def _chips(self, settings: RunConfig) -> speed.Chips:
         mesh = self.mesh(settings)
-        own = host_mesh(mesh, self.device.hosts)
+        own = self._engine_mesh(settings)
         return speed.Chips(
             self.device,
             dict(mesh.shape),
@@ -239,8 +270,8 @@ class Planner:
         )
 
     def _check_slots(self, settings: RunConfig) -> None:
-        mesh, hosts = self.mesh(settings), self.device.hosts
-        multiple = hosts * placement.row_multiple(host_mesh(mesh, hosts))
+        own = placement.row_multiple(self._engine_mesh(settings))
+        multiple = self.device.hosts * own
         if settings.sampling.slots % multiple:
             raise ConfigError(
                 f"config.sampling.slots: expected a multiple of {multiple}, the chips "
@@ -387,44 +418,6 @@ def _wider_gap(settings: RunConfig) -> Changes:
     """Raises a tight bound that rounding in bfloat16 alone would exceed."""
     gap = settings.train.max_log_prob_gap
     return {} if gap >= 0.1 else {"train.max_log_prob_gap": 0.1}
-
-
-def nearest_mesh(
-    mesh: MeshConfig, devices: int, fits: Callable[[Changes], bool]
-) -> Changes | None:
-    """Finds the smallest changes that make a mesh use all devices.
-
-    Distance is counted in doublings and halvings of fsdp and tensor together. Of two
-    equally near meshes the one with the larger tensor is taken: weights that tensor
-    splits are not gathered while turns are sampled.
-
-    Args:
-      mesh, devices: the axes of the config, and the number that they do not fit.
-      fits: whether a run with these changes could start (divisible rows and weights).
-
-    Returns:
-      The fields of ``config.mesh`` to change, by dotted name; None if no mesh fits.
-    """
-    divisors = [n for n in range(1, devices + 1) if devices % n == 0]
-    pairs = [(f, t) for f in divisors for t in divisors if devices % (f * t) == 0]
-
-    def distance(pair: tuple[int, int]) -> tuple[float, int]:
-        fsdp, tensor = pair
-        steps = abs(math.log2(fsdp / mesh.fsdp)) + abs(math.log2(tensor / mesh.tensor))
-        return round(steps, 6), -tensor
-
-    for fsdp, tensor in sorted(pairs, key=distance):
-        # A fixed data axis must make the product right; -1 takes what remains.
-        data = -1 if mesh.data == -1 else devices // (fsdp * tensor)
-        axes = {"data": data, "fsdp": fsdp, "tensor": tensor}
-        changes = {
-            f"mesh.{name}": size
-            for name, size in axes.items()
-            if size != getattr(mesh, name)
-        }
-        if fits(changes):
-            return changes
-    return None
 
 
 def with_changes(config: Mapping[str, Any], changes: Changes) -> RunConfig:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -72,6 +73,7 @@ class Lowering:
       settings: of the run.
       mesh: of all devices.
       unroll: whether the model's layers are unrolled; None chooses by depth.
+      engine_devices: those of one host that sample alone; none: all train too.
       hosts: processes of the run; with several each engine has the devices of its own
         host.
 
@@ -87,11 +89,12 @@ class Lowering:
         *,
         unroll: bool | None = None,
         hosts: int = 1,
+        engine_devices: Sequence[Any] = (),
     ) -> None:
         policy = settings.policy
         adapters = policy.lora if policy.lora.rank else None
         self.settings, self.mesh = settings, mesh
-        self.engine_mesh = host_mesh(mesh, hosts)
+        self.engine_mesh = engine_mesh(settings, mesh, hosts, engine_devices)
         self._slots = settings.sampling.slots // hosts
         self.model = LanguageModel(
             config,
@@ -373,6 +376,29 @@ def host_mesh(mesh: Mesh, hosts: int) -> Mesh:
     fsdp = math.gcd(mesh.shape["fsdp"], own // tensor)
     return placement.make_mesh(
         own // (fsdp * tensor), fsdp, tensor, devices=list(mesh.devices.flat)[:own]
+    )
+
+
+def engine_mesh(
+    settings: RunConfig, mesh: Mesh, hosts: int, devices: Sequence[Any]
+) -> Mesh:
+    """Builds the mesh on which one host samples, as ``builders.engines`` does.
+
+    Args:
+      settings: of the run.
+      mesh: of training.
+      hosts: number of hosts.
+      devices: of one host, that sample alone; none: those of training do.
+
+    Raises:
+      ValueError: the devices do not allow for ``mesh.sampling``.
+    """
+    local = host_mesh(mesh, hosts)
+    if settings.mesh.samples_as_it_trains:
+        return local
+    axes, own = settings.mesh.sampling, list(devices) or list(local.devices.flat)
+    return placement.sampling_mesh(
+        local, own, data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor
     )
 
 

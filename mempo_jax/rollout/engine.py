@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import operator
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,6 +62,7 @@ class Engine:
         computes all rows; on one device row_buckets may be given.
       lanes: groups of slots that compute at the same time, on one device only. On CPUs
         as many as cores.
+      move: parameters -> the same on the engine's devices; None: they are there.
 
     Attributes:
       slots, max_length: as above.
@@ -86,6 +87,7 @@ class Engine:
         span_buckets: Sequence[int] | None = None,
         row_sharding: jax.sharding.NamedSharding | None = None,
         lanes: int = 1,
+        move: Callable[[Any], Any] | None = None,
     ):
         sharded = row_sharding is not None and row_sharding.num_devices > 1
         # A subset of rows would have to be gathered across devices for every call.
@@ -125,16 +127,14 @@ class Engine:
         # With padding, prefilling fewer rows than this costs as much as prefilling this
         # many.
         self._min_ended = shapes.rows[0] if len(shapes.rows) > 1 else eighth
-        # Ids whose text holds a whole closing tag stop the device loop at once; tags
-        # spelled over several ids are found on the host, in ``SampledTurn``.
-        stop = np.zeros(model.config.vocab_size, bool)
-        stop[list(tokenizer.stop_ids)] = True
-        stop[list(tokenizer.ids_containing(self._tags))] = True
+        stop = _stop_ids(model.config.vocab_size, tokenizer, self._tags)
         self._lanes = [
             Lane(DeviceSlots(self._compiled, stop, shapes), first)
             for first in range(0, slots, shapes.slots)
         ]
         self._run_parallel = LaneThreads(lanes)
+        self._move = jax.device_put if move is None else move
+        self._given: list[weakref.ref] = []  # the arrays that ``_params`` are copies of
         self._params: Any = None
         self._decode_params: Any = None
         self._subscribers: list[WeightSubscriber] = []
@@ -157,16 +157,25 @@ class Engine:
                 f"set_params with {len(self._submitted) + len(self._running)} requests "
                 "under way: expected none; wait for them, or cancel() them"
             )
-        # No copy for arrays that are on their devices already.
-        placed = jax.device_put(params)
-        # Unstacking copies all weights; the same arrays need it only once.
-        if not _same_arrays(placed, self._params):
-            self._params = placed
-            self._decode_params = self._compiled.for_decoding(placed)
+        leaves = jax.tree.leaves(params)
+        # Moving and unstacking copy all weights; the same arrays need it only once.
+        if not _same_arrays(leaves, self._given):
+            self._forget_params()
+            # No copy for arrays that are on their devices already.
+            self._params = self._move(params)
+            self._decode_params = self._compiled.for_decoding(self._params)
+            # Not the arrays themselves, or training could not free old weights.
+            self._given = [weakref.ref(leaf) for leaf in leaves]
         for lane in self._lanes:
             lane.set_params(self._params, self._decode_params)
         for subscriber in self._subscribers:
             subscriber.set_params(self._params)
+
+    def _forget_params(self) -> None:
+        """Drops the old weights first: two copies might not fit beside training."""
+        self._params = self._decode_params = None
+        for lane in self._lanes:
+            lane.set_params(None, None)
 
     def subscribe(self, subscriber: WeightSubscriber) -> None:
         """Passes the parameters on, see ``Sampler``.
@@ -432,8 +441,21 @@ class LaneThreads:
         return [future.result() for future in futures]
 
 
-def _same_arrays(params: Any, others: Any) -> bool:
-    """Whether both trees hold the very same arrays."""
+def _stop_ids(
+    vocab_size: int, tokenizer: Tokenizer, tags: tuple[str, ...]
+) -> np.ndarray:
+    """Ids that end a turn in the loop on the devices, as flags."""
+    # Those whose text holds a whole closing tag do so at once; tags spelled over
+    # several ids are found on the host, in ``SampledTurn``.
+    stop = np.zeros(vocab_size, bool)
+    stop[list(tokenizer.stop_ids)] = True
+    stop[list(tokenizer.ids_containing(tags))] = True
+    return stop
+
+
+def _same_arrays(leaves: Sequence[Any], given: Sequence[weakref.ref]) -> bool:
+    """Whether these are the very arrays that were given before."""
     # Identity, not equality: comparing values would read every weight.
-    same_tree = jax.tree.structure(params) == jax.tree.structure(others)
-    return same_tree and jax.tree.all(jax.tree.map(operator.is_, params, others))
+    return len(leaves) == len(given) and all(
+        leaf is ref() for leaf, ref in zip(leaves, given, strict=True)
+    )

@@ -50,6 +50,8 @@ FREE_FIELDS = (
     *("train.steps", "log.trajectories_every"),
     # The machine may be another.
     *("mesh.data", "mesh.fsdp", "mesh.tensor"),
+    *("mesh.sampling.data", "mesh.sampling.fsdp", "mesh.sampling.tensor"),
+    "mesh.sampling.devices",
     # The server may have moved; its log-probs are checked at every start.
     *("engine.http.url", "engine.http.model", "engine.http.api_key_env"),
     *("engine.http.timeout_s", "engine.http.retries", "engine.http.max_concurrent"),

@@ -7,6 +7,7 @@ from jax.sharding import AxisType, PartitionSpec
 from mempo_jax.distributed import placement
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
+from mempo_jax.training.step_metrics import CompilationCounter
 
 CONFIG = DecoderConfig(
     vocab_size=48,
@@ -54,6 +55,72 @@ def test_meshes_that_do_not_fit_are_refused():
         placement.make_mesh(-1, 3, 1)
     with pytest.raises(ValueError, match="needs 16 devices, there are 8"):
         placement.make_mesh(4, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("train", "asked", "expected"),
+    [
+        ((1, 8, 1), {"fsdp": 1, "tensor": 4}, (2, 1, 4)),
+        ((1, 4, 2), {"fsdp": 1}, (4, 1, 2)),
+        ((2, 4, 1), {"data": 1, "fsdp": 1, "tensor": 2}, (1, 1, 2)),
+        ((2, 2, 2), {}, (2, 2, 2)),
+    ],
+)
+def test_sampling_may_have_other_axes(train, asked, expected):
+    mesh = placement.make_mesh(*train)
+    axes = {"data": -1, "fsdp": 0, "tensor": 0} | asked
+    own = placement.sampling_mesh(mesh, list(mesh.devices.flat), **axes)
+    assert own.devices.shape == expected
+    first = list(mesh.devices.flat)[: own.size]
+    assert list(own.devices.flat) == first, (
+        "another order could not be moved to at once"
+    )
+
+
+def test_sampling_may_have_devices_of_its_own():
+    everything = jax.devices()
+    train, sample = placement.split_devices([everything], 2)
+    assert (train, sample) == (everything[:6], everything[6:])
+    train, sample = placement.split_devices([everything[:4], everything[4:]], 1)
+    assert train == [*everything[:3], *everything[4:7]]
+    assert sample == everything[3:4], "of one process alone"
+    assert placement.split_devices([everything], 0) == (everything, everything)
+    with pytest.raises(ValueError, match="fewer than the 8 devices"):
+        placement.split_devices([everything], 8)
+
+
+def test_sampling_meshes_that_do_not_fit_are_refused():
+    mesh = placement.make_mesh(1, 8, 1)
+    devices = list(mesh.devices.flat)
+    for axes in ((-1, 3, 1), (-1, 0, 2), (3, 2, 2), (-2, 1, 1), (0, 1, 1)):
+        asked = dict(zip(("data", "fsdp", "tensor"), axes, strict=True))
+        with pytest.raises(ValueError, match=r"change mesh\.sampling"):
+            placement.sampling_mesh(mesh, devices, **asked)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_parameters_move_to_the_sampling_mesh(apart):
+    devices = jax.devices()
+    train, sample = placement.split_devices([devices], 4 if apart else 0)
+    mesh = placement.make_mesh(1, 4, 1, devices=train[:4])
+    own = placement.sampling_mesh(
+        mesh, sample[:4], data=1, fsdp=1, tensor=4 if not apart else 2
+    )
+    wide = DecoderConfig(**{**vars(CONFIG), "kv_heads": 4})
+    model = LanguageModel(wide, jnp.float32)
+    params = model.init(jax.random.key(0))
+    placed = placement.place_params(params, mesh)
+    move = placement.mover(own)
+    moved = move(placed)
+    for before, after in zip(jax.tree.leaves(params), jax.tree.leaves(moved)):
+        np.testing.assert_array_equal(before, after)
+        assert after.sharding.mesh == own
+    assert "tensor" in str(moved["head"]["kernel"].sharding.spec)
+    with CompilationCounter() as counter:
+        move(jax.tree.map(lambda leaf: leaf + 1, placed))
+        again = counter.count
+        move(placed)
+    assert counter.count == again, "compiled for each move"
 
 
 def test_every_parameter_of_the_decoder_has_a_row_and_none_is_left_whole():
