@@ -31,6 +31,9 @@ def get_config() -> ConfigDict:
     c.sampling.prefill_buckets = (16, 32, 96)
     c.sampling.drop_degenerate = True  # groups of equal rewards do not train
     c.sampling.max_resample_rounds = 0  # tries to replace such groups by other tasks
+    # 1 = the next step is sampled, by the weights before this step's update, while this
+    # step trains. It needs objective.importance_cap (docs/machines.md).
+    c.sampling.steps_ahead = 0
     c.sampling.max_failed_share = 0.5  # of the trajectories; above it the run stops
 
     c.credit = ConfigDict()  # what each memory op of a trajectory deserves

@@ -66,6 +66,7 @@ ADDED_FIELDS = {
     "credit.bonus_decay_steps": 0,
     "mesh.sampling": {"devices": 0, "data": -1, "fsdp": 0, "tensor": 0},
     "objective.logit_chunk": 2_048,
+    "sampling.steps_ahead": 0,
     "train.adam_b1": 0.9,
     "train.adam_eps": 1e-8,
 }
@@ -126,6 +127,13 @@ class RunConfig:
         require(ok, "reward.efficiency_size", expected, weight)
         cap, gap = self.objective.importance_cap, self.train.max_log_prob_gap
         check_stale(self.engine, cap, gap, self.train.eval_tasks)
+        ahead = self.sampling.steps_ahead > 0
+        why = "with sampling.steps_ahead = 1, whose tokens come from older weights"
+        ok = cap > 0 or not ahead
+        require(ok, "objective.importance_cap", f"above 0 (2.0 is usual) {why}", cap)
+        ok = not (ahead and self.engine.stale)
+        expected = f"'directory' {why}: 'none' never gives the server new ones"
+        require(ok, "engine.http.sync", expected, self.engine.http.sync)
 
     @property
     def max_segment_tokens(self) -> int:
@@ -167,6 +175,7 @@ class SamplingConfig(Decoding):
     drop_degenerate: bool  # groups of equal rewards do not train
     max_resample_rounds: NonNegativeInt  # of other tasks in place of such groups
     max_failed_share: Share  # of a step's trajectories; if more fail, the run stops
+    steps_ahead: Annotated[int, Bound(lambda n: n in (0, 1), "0 or 1")]
 
     @property
     def greedy(self) -> Decoding:

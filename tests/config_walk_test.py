@@ -131,6 +131,7 @@ TABLE = {
     "engine.row_buckets": ((2,), "engine", {"sampling.slots": 4, "mesh.data": 1}),
     "sampling.drop_degenerate": (False, "step", {"reward.malformed": 0.0}),
     "sampling.max_resample_rounds": (1, "step", {"reward.malformed": 0.0}),
+    "sampling.steps_ahead": (1, "step", {"objective.importance_cap": 2.0}),
     "sampling.max_failed_share": (1.0, "slow_step", {"env.step_timeout_s": 0.001}),
     "credit.modes": (("ops_only",), "update", {}),
     "credit.gamma": (0.5, "update", {"credit.modes": ("discounted",)}),
@@ -240,7 +241,7 @@ class World:
     def lend(self, trainer):
         """Gives a trainer the compiled programs and the warm engine of this world."""
         trainer.programs = self.owner.programs
-        trainer.engine = trainer.collector._engine = self.owner.engine
+        trainer.engine = trainer.collector.engine = self.owner.engine
 
     def config(self, changes):
         config = tiny.get_config()

@@ -81,6 +81,11 @@ def make_run_mesh(settings: RunConfig) -> Any:
             "config.engine.kind: expected 'local' with several processes, got "
             f"{settings.engine.kind!r}; run one process"
         )
+    if hosts.count() > 1 and settings.sampling.steps_ahead:
+        raise ConfigError(
+            "config.sampling.steps_ahead: expected 0 with several processes, whose "
+            f"exchanges need one order, got {settings.sampling.steps_ahead}"
+        )
     connect(mesh)
     multiple = slots_multiple(own)
     if settings.sampling.slots % multiple:

@@ -318,7 +318,7 @@ def split_devices(
       ValueError: a process would be left without any to train on.
     """
     least = min(map(len, devices))
-    if sampling >= least:
+    if sampling and sampling >= least:
         raise ValueError(
             f"mesh.sampling.devices: expected fewer than the {least} devices of a "
             f"process, since training needs some; got {sampling}"

@@ -80,6 +80,7 @@ class Collector:
         judge needs it.
 
     Attributes:
+      engine: as above.
       seconds_engine: time spent in the engine so far.
       seconds_host: time spent in environments, memory and rendering so far.
     """
@@ -92,7 +93,7 @@ class Collector:
         step_timeout_s: float,
         prefetch_verdicts: Callable[[list[tuple[str, str]]], None] | None = None,
     ) -> None:
-        self._engine, self._tokenizer = engine, tokenizer
+        self.engine, self._tokenizer = engine, tokenizer
         self._make_episode, self._limit = make_episode, step_timeout_s
         self._prefetch = prefetch_verdicts
         self._ask_between: Callable[[], None] = nothing
@@ -106,7 +107,7 @@ class Collector:
         Args:
           ask: called with nothing; what it raises ends ``run``.
         """
-        self._ask_between = self._engine.between = ask
+        self._ask_between = self.engine.between = ask
 
     def run(
         self,
@@ -127,12 +128,12 @@ class Collector:
         try:
             return self._run(jobs, decoding, on_done)
         finally:
-            self._engine.cancel()  # where an error left turns under way
+            self.engine.cancel()  # where an error left turns under way
 
     def _run(self, jobs, decoding, on_done) -> list[Trajectory]:
         # Reversed, so that pop() takes the first job and the lowest slot.
         waiting = list(enumerate(jobs))[::-1]
-        free = list(range(self._engine.slots))[::-1]
+        free = list(range(self.engine.slots))[::-1]
         running: dict[int, _Run] = {}
         done: dict[int, Trajectory] = {}
         while waiting or running:
@@ -189,7 +190,7 @@ class Collector:
             )
             run.sampling = True
         submitted = time.perf_counter()
-        self._engine.submit(
+        self.engine.submit(
             requests,
             temperature=decoding.temperature,
             top_p=decoding.top_p,
@@ -203,7 +204,7 @@ class Collector:
     ) -> tuple[list[_Run], list[Generation | SamplingFault]]:
         """Waits for turns that have been sampled."""
         began = time.perf_counter()
-        ended = self._engine.wait()
+        ended = self.engine.wait()
         self.seconds_engine += time.perf_counter() - began
         by_slot = {run.slot: run for run in live.values()}
         runs = [by_slot[request.slot] for request, _ in ended]

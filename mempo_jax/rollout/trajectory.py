@@ -73,6 +73,7 @@ class Trajectory:
     hygiene: Hygiene | None = None  # of its writes, at its end; texts not compared
     credit: TokenCredit | None = None  # if training recorded it
     cut_turns: tuple[int, ...] = ()  # whose action was cut by the limit of its tokens
+    policy_step: int | None = None  # the training step whose first weights sampled it
 
     @property
     def valid(self) -> bool:
@@ -142,6 +143,7 @@ class Trajectory:
             "question_scores": list(self.question_scores),
             "tokens_total": self.tokens_total,
             "tokens_peak": self.tokens_peak,
+            **({} if self.policy_step is None else {"policy_step": self.policy_step}),
             **({} if self.credit is None else {"credit": self.credit.to_json()}),
         }
 

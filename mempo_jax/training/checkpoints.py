@@ -321,7 +321,7 @@ class RunCheckpoints:
         if restored is None:
             return 0
         for what, own in self._fixed.items():
-            if restored.metadata.get(what) != own:
+            if restored.metadata.get(what, own) != own:
                 raise ConfigError(
                     f"{self._checkpoints.directory}: its checkpoints were trained with "
                     f"another {what} policy; cold_start/ or config.policy.ref_path has "
@@ -334,7 +334,7 @@ class RunCheckpoints:
                 f"--workdir={self._run_dir.path} stands at, got {self._last}; use "
                 "another --workdir"
             )
-        self._trainer.state = restored.state
+        self._trainer.put_back(restored.state)
         self._trainer.in_a_row |= restored.metadata.get("in_a_row", {})
         self._read_metric_until(first)
         return first
@@ -392,14 +392,14 @@ class RunCheckpoints:
         if best is not None:
             target = self._target()
             self._trainer.state = None  # frees it, or memory would hold two states
-            self._trainer.state = self._checkpoints.read(best, target).state
+            self._trainer.put_back(self._checkpoints.read(best, target).state)
         return best
 
     def _save(self, done: int, score: float | None) -> None:
         # Counts of steps in a row go on over a stop, so they are saved too.
         record = {"step": done, "config": self._config, "score": score}
         record["in_a_row"] = dict(self._trainer.in_a_row)
-        self._checkpoints.save(self._trainer.state, record | self._fixed)
+        self._checkpoints.save(self._trainer.to_save(), record | self._fixed)
 
     def _score(self, done: int) -> float | None:
         """Mean of the metric since the last regular checkpoint, this one's score."""
@@ -425,7 +425,7 @@ class RunCheckpoints:
     def _target(self) -> Any:
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-            self._trainer.state,
+            self._trainer.to_save(),
         )
 
 
@@ -508,10 +508,12 @@ def _best(steps: Sequence[int], scores: Mapping[int, float]) -> int | None:
 def _identities(trainer: Trainer) -> dict[str, str]:
     """Digests of the weights that a checkpoint needs but does not hold: the reference
     policy, and the base weights if they are frozen and not the reference."""
-    fixed = {"reference": identity(trainer.reference)}
+    fixed = {}
+    if trainer.reference is not None:
+        fixed["reference"] = identity(trainer.reference)
     policy = trainer.settings.policy
     # Without ref_path the base weights are the reference, with its digest above.
-    if policy.lora.rank and policy.ref_path:
+    if policy.lora.rank and (policy.ref_path or trainer.reference is None):
         fixed["base"] = identity(trainer.frozen)
     return fixed
 

@@ -14,8 +14,12 @@ arrays keep their shapes.
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
 import itertools
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -66,6 +70,113 @@ def task_index(step: int, round_: int, slot: int, settings: RunConfig) -> int:
     sampling = settings.sampling
     rounds = 1 + sampling.max_resample_rounds
     return (step * rounds + round_) * sampling.tasks_per_step + slot
+
+
+class SampledStep(NamedTuple):
+    """The groups of a step, and what it took to sample them.
+
+    Attributes:
+      groups: of the step.
+      policy_step: the step whose first weights sampled them.
+      seconds: of sampling.
+      seconds_waiting: of them, those in which training waited.
+      counters: of the engine's work, as in ``rollout.sampler.Counters``.
+    """
+
+    groups: Groups
+    policy_step: int
+    seconds: float
+    seconds_waiting: float
+    counters: dict[str, int]
+
+
+class StepSampler:
+    """Samples the groups of each step, or has them sampled before they are needed.
+
+    Whoever samples, the groups of a step follow from its number and the weights alone.
+    """
+
+    def __init__(self, collector: Collector, groups: GroupSampler):
+        """Samples nothing yet.
+
+        Args:
+          collector: its engine is given the weights.
+          groups: runs the groups of a step.
+        """
+        self._collector, self._groups = collector, groups
+        self._thread: concurrent.futures.Executor | None = None
+        self._under_way: tuple[int, concurrent.futures.Future] | None = None
+        self._cancelled = threading.Event()
+
+    def ask_between(self, ask: Callable[[], None]) -> None:
+        """Sets what is called between two pieces of work.
+
+        Args:
+          ask: called with nothing; what it raises ends the sampling.
+        """
+
+        def ask_both() -> None:
+            ask()
+            if self._cancelled.is_set():
+                raise concurrent.futures.CancelledError
+
+        self._collector.ask_between(ask_both)
+
+    def take(self, step: int, params: Any, policy_step: int) -> SampledStep:
+        """The groups of a step, begun before or sampled now.
+
+        Args:
+          step: from 0.
+          params: the weights that sample; not read if the step was begun.
+          policy_step: the step that begins with these weights.
+
+        Raises:
+          RunStopped, RewardError, Stopped: as ``GroupSampler.sample``.
+        """
+        began = time.perf_counter()
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None and under_way[0] == step:
+            sampled = under_way[1].result()
+        else:
+            sampled = self._sample(step, params)
+        waited = time.perf_counter() - began
+        groups, seconds, counters = sampled
+        for trajectory in groups.sampled:
+            trajectory.policy_step = policy_step
+        return SampledStep(groups, policy_step, seconds, waited, counters)
+
+    def begin(self, step: int, params: Any) -> None:
+        """Begins to sample a step in another thread.
+
+        Args:
+          step: to be taken next.
+          params: the weights that sample; they must outlive the sampling.
+        """
+        if self._thread is None:
+            self._thread = concurrent.futures.ThreadPoolExecutor(1, "sampling")
+        future = self._thread.submit(self._sample, step, params)
+        self._under_way = step, future
+
+    def cancel(self) -> None:
+        """Ends what was begun, and returns when it has ended."""
+        if self._under_way is None:
+            return
+        (_, future), self._under_way = self._under_way, None
+        self._cancelled.set()
+        # Its errors belong to a step that nobody takes: if it is sampled again, they
+        # come again.
+        future.exception()
+        self._cancelled.clear()
+
+    def _sample(self, step: int, params: Any) -> tuple[Groups, float, dict[str, int]]:
+        began = time.perf_counter()
+        engine = self._collector.engine
+        before = dataclasses.asdict(engine.counters)
+        engine.set_params(params)
+        groups = self._groups.sample(step)
+        after = dataclasses.asdict(engine.counters)
+        counters = {name: count - before[name] for name, count in after.items()}
+        return groups, time.perf_counter() - began, counters
 
 
 class GroupSampler:

@@ -10,8 +10,11 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mempo_jax.builders.engines import batch_shapes, make_collector
@@ -27,7 +30,7 @@ from mempo_jax.rollout.assemble import pack
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks
 from mempo_jax.training.credit_records import Prober, TokenCreditRecorder
-from mempo_jax.training.groups import Groups, GroupSampler
+from mempo_jax.training.groups import Groups, GroupSampler, SampledStep, StepSampler
 from mempo_jax.training.loss import Scores, count_tokens
 from mempo_jax.training.state import (
     policy_optimiser,
@@ -79,6 +82,8 @@ class Trainer:
       frozen: parameters that are not trained, such as the base of adapters.
       reference: parameters of the policy that the KL pulls towards; None without KL.
       engine, collector, groups: what samples.
+      older: copies of the trained parameters that sample the next step, if that is
+        sampled one step ahead; else None.
       programs: the compiled programs of the policy.
       in_a_row: skipped updates and empty steps in a row, until now.
     """
@@ -138,9 +143,17 @@ class Trainer:
             policy.tokenizer, self._shapes, settings.credit.required_probes
         )
         self.groups = GroupSampler(self.collector, suite, settings, self._shapes)
+        self._sampler = StepSampler(self.collector, self.groups)
         self._dump = dump
         self._stop = Stop() if stop is None else stop
-        self.collector.ask_between(self._stop.check_alone)
+        self._sampler.ask_between(self._stop.check_alone)
+        # The state is donated to each update, so what samples meanwhile is a copy.
+        self._copy = jax.jit(
+            partial(jax.tree.map, jnp.copy),
+            out_shardings=jax.tree.map(lambda leaf: leaf.sharding, self.state.params),
+        )
+        ahead = settings.sampling.steps_ahead > 0
+        self.older = self._copy(self.state.params) if ahead else None
         # Saved in checkpoints, so the counts survive a restart.
         self.in_a_row = {"skipped": 0, "empty": 0}
         self._most_skipped = 0  # in a row, at most, within the last step
@@ -167,12 +180,29 @@ class Trainer:
         """The same on the devices of this process, for its engine."""
         return to_local(self.params, self._mesh)
 
+    def to_save(self) -> Any:
+        """All arrays that the run continues from."""
+        return self.state if self.older is None else (self.state, self.older)
+
+    def put_back(self, saved: Any) -> None:
+        """Continues from what ``to_save`` gave.
+
+        Args:
+          saved: on the shardings of what it replaces.
+        """
+        if self.older is None:
+            self.state = saved
+        else:
+            self.state, self.older = saved
+
     def warm_up(self) -> None:
         """Compiles every program for every shape a run can meet."""
         self.engine.set_params(self.local_params)
         self.engine.warm_up()
         dummies = dummy_trajectories(self.settings, self._shapes)
         self.groups.warm_up(dummies)
+        if self.older is not None:
+            self._copy(self.state.params)
         self._credit_recorder.warm_up(dummies)
         for length in self._shapes.length_buckets:
             rows = dummy_rows(self._shapes.rows_of(length), length)
@@ -194,7 +224,7 @@ class Trainer:
         """Compiles what scores in a step; log-probs as a later update is given them."""
         several = self.settings.train.minibatches > 1
         old = ref = None
-        if several or self.settings.credit.required_probes:
+        if several or self.settings.credit.required_probes or self.older is not None:
             old = self.programs.score(self.params, rows, 1.0).log_probs
         if self.reference is not None:
             ref = self._reference_programs.score(self.reference, rows, 1.0).log_probs
@@ -216,18 +246,24 @@ class Trainer:
           RunStopped: as ``step``, or too many skipped updates in a row.
           Stopped: ``stop`` asked for it.
         """
-        for step in range(first, last):
-            self._most_skipped = 0
-            yield self.step(step)
-            # After the step: between its updates no state could be continued from.
-            limit = self.settings.train.max_skipped_updates
-            checks.skipped_in_a_row(self._most_skipped, limit)
+        try:
+            for step in range(first, last):
+                self._most_skipped = 0
+                yield self.step(step, last=step + 1 == last)
+                # After the step: between its updates no state could be continued from.
+                limit = self.settings.train.max_skipped_updates
+                checks.skipped_in_a_row(self._most_skipped, limit)
+        finally:
+            self._sampler.cancel()
 
-    def step(self, step: int) -> tuple[dict[str, Any], list[Trajectory]]:
+    def step(
+        self, step: int, *, last: bool = True
+    ) -> tuple[dict[str, Any], list[Trajectory]]:
         """One step of GRPO: sample groups, probe them, score their tokens, update.
 
         Args:
           step: its number; tasks, samples and minibatches follow from it.
+          last: whether no step follows, which might be sampled during this one.
 
         Returns:
           Metrics, and every trajectory that was sampled.
@@ -237,34 +273,54 @@ class Trainer:
             or a reference that is not the policy; nothing was updated.
           Stopped: ``stop`` asked for it; nothing was updated.
         """
-        meter = StepMeter(self.engine, self.compilations)
-        with meter.phase("sampling"):
-            groups = self._sample(step)
-        with meter.phase("training"):
-            groups, probe_metrics = self._probe(groups)
+        meter = StepMeter(self.compilations)
+        sampled = self._sample(step)
+        newer = self._begin_next(step, last)
+        with meter.training():
+            groups, probe_metrics = self._probe(sampled.groups)
             scored = self._score(self._minibatches(step, groups))
-            gaps = [self._check(batch) for batch in scored[1:]]
+            lag = step - sampled.policy_step
+            gaps = [self._check(batch, lag) for batch in scored[1:]]
             updates = []
             for number, batch in enumerate(scored):
                 sums, scored[number] = self._gradient(
                     step, number, batch, groups.arrays
                 )
                 if number == 0:  # its gradient has just given what is checked
-                    gaps.append(self._check(scored[0]))
+                    gaps.append(self._check(scored[0], lag))
                 updates.append(self._apply(step, number, sums, scored[number]))
             metrics = _update_metrics(updates, scored, gaps, groups.arrays.ops)
+        self.older = newer  # only now: a step that is left would be done over
         self._note(step, groups, metrics["empty_steps"])
         metrics |= step_stats(groups.sampled, self.settings.sampling.group_size)
         metrics |= groups.figures
-        metrics |= meter.metrics(probe_metrics, metrics["trained_tokens"])
+        metrics |= meter.metrics(sampled, probe_metrics, metrics["trained_tokens"])
+        metrics["policy_lag"] = lag
         return metrics, groups.sampled
 
-    def _sample(self, step: int) -> Groups:
-        """The groups of a step, by the current parameters."""
-        self.engine.set_params(self.local_params)
-        groups = self.groups.sample(step)
+    def _sample(self, step: int) -> SampledStep:
+        """The groups of a step, by the current parameters or those of one before."""
+        policy_step = step if self.older is None else max(0, step - 1)
+        params = to_local(self._sampling_params, self._mesh)
+        sampled = self._sampler.take(step, params, policy_step)
         self._stop.check()
-        return groups
+        return sampled
+
+    @property
+    def _sampling_params(self) -> Any:
+        """The parameters that sample, or sampled, the groups of this step."""
+        if self.older is None:
+            return self.params
+        return lora.join(self.older, self.frozen)
+
+    def _begin_next(self, step: int, last: bool) -> Any:
+        """Begins to sample the next step, if that is to be; the copies that sample."""
+        if self.older is None:
+            return None
+        newer = self._copy(self.state.params)
+        if not last:
+            self._sampler.begin(step + 1, lora.join(newer, self.frozen))
+        return newer
 
     def _probe(self, groups: Groups) -> tuple[Groups, dict[str, Any]]:
         """The groups with the evidence that the credit modes need, and its cost.
@@ -275,7 +331,7 @@ class Trainer:
 
         def score(rows: Rows) -> Any:
             self._stop.check()
-            return self.programs.score(self.params, rows, temperature)[0]
+            return self.programs.score(self._sampling_params, rows, temperature)[0]
 
         trajectories, arrays = groups.trajectories, groups.arrays
         evidence, metrics = self._prober(trajectories, arrays.valid, score)
@@ -328,9 +384,15 @@ class Trainer:
             for number, batch in enumerate(batches)
         ]
 
-    def _check(self, batch: Sequence[ScoredRows]) -> float | None:
+    def _check(self, batch: Sequence[ScoredRows], lag: int) -> float | None:
         """Refuses to train on wrong log-probs; returns the sampler's largest gap."""
         log_probs = [scored.log_probs for scored in batch]
+        if lag:
+            # Older weights sampled. Some of the rows tell whether the two programs
+            # agree on them; to score all would cost a pass.
+            rows, temperature = batch[0].rows, self.settings.sampling.temperature
+            older = self.programs.score(self._sampling_params, rows, temperature)
+            log_probs = [(rows, older.log_probs, None)]
         gap = checks.log_prob_gap(log_probs, self.settings.train.max_log_prob_gap)
         # Only before the first update of a run: after it the policy has moved.
         if self._reference_is_initial and int(self.state.step) == 0:
@@ -406,50 +468,44 @@ def _update_metrics(
 class StepMeter:
     """Measures one step: seconds of its phases, tokens of the engine, compilations."""
 
-    def __init__(self, engine: Any, compilations: CompilationCounter) -> None:
+    def __init__(self, compilations: CompilationCounter) -> None:
         """Starts counting.
 
         Args:
-          engine: its ``counters`` are read now and at the end.
-          compilations: likewise.
+          compilations: is read now and at the end.
         """
-        self._engine, self._compilations = engine, compilations
-        self._counters_before = dataclasses.asdict(engine.counters)
+        self._compilations = compilations
         self._compilations_before = compilations.count
-        self._seconds: dict[str, float] = {}
+        self._training_s = 0.0
 
     @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Times its block.
-
-        Args:
-          name: "sampling" or "training".
-        """
+    def training(self) -> Iterator[None]:
+        """Times its block."""
         began = time.perf_counter()
         yield
-        self._seconds[name] = time.perf_counter() - began
+        self._training_s = time.perf_counter() - began
 
     def metrics(
-        self, probe_metrics: dict[str, Any], trained_tokens: int
+        self, sampled: SampledStep, probe_metrics: dict[str, Any], trained_tokens: int
     ) -> dict[str, Any]:
         """Seconds, tokens per second and compilations of the step.
 
         Every process must call it: token counts are summed over all of them.
 
         Args:
+          sampled: what it took to sample.
           probe_metrics: what probes cost; empty if there were none.
           trained_tokens: tokens of all updates.
         """
-        counters = dataclasses.asdict(self._engine.counters)
         # Each process samples its share of the groups and counts those tokens alone.
-        own = {k: count - self._counters_before[k] for k, count in counters.items()}
-        everyone = hosts.gather(lambda: own)
-        tokens = {name: sum(each[name] for each in everyone) for name in own}
-        sampling_s, training_s = self._seconds["sampling"], self._seconds["training"]
-        total_s = sampling_s + training_s
+        everyone = hosts.gather(lambda: sampled.counters)
+        tokens = {n: sum(each[n] for each in everyone) for n in sampled.counters}
+        sampling_s, training_s = sampled.seconds, self._training_s
+        total_s = sampled.seconds_waiting + training_s
         metrics = {
             "seconds": total_s,
             "seconds_sampling": sampling_s,
+            "seconds_waiting": sampled.seconds_waiting,
             "seconds_training": training_s,
             "tokens_generated_per_s": tokens["tokens_generated"] / sampling_s,
             "tokens_prefilled_per_s": tokens["tokens_prefilled"] / sampling_s,

@@ -267,15 +267,17 @@ def _train(
         done = first
         progress("training", done, last, {})
         try:
-            for metrics, trajectories in trainer.run(first, last):
-                checkpoints.note(done, metrics)
-                write(done, metrics)
-                if log.records(done):
-                    run_dir.save_trajectories(f"step_{done:06d}", trajectories)
-                done += 1
-                progress("training", done, last, _progress_metrics(metrics))
-                checkpoints.save_if_due(done)
-                stop.check()
+            # Closed, so that no thread goes on to sample for a run that is over.
+            with contextlib.closing(trainer.run(first, last)) as steps:
+                for metrics, trajectories in steps:
+                    checkpoints.note(done, metrics)
+                    write(done, metrics)
+                    if log.records(done):
+                        run_dir.save_trajectories(f"step_{done:06d}", trajectories)
+                    done += 1
+                    progress("training", done, last, _progress_metrics(metrics))
+                    checkpoints.save_if_due(done)
+                    stop.check()
         except (RunStopped, RewardError, ServerError):
             # The state is that after ``done`` steps: a continued run repeats the next.
             checkpoints.save_now(done)

@@ -131,7 +131,7 @@ def test_a_run_continues_to_the_same_bits(setting, trainer, tmp_path, monkeypatc
 
     again = Trainer(policy, suite, settings, mesh)
     again.programs, again._reference_programs = trainer.programs, trainer.programs
-    again.engine = again.collector._engine = trainer.engine
+    again.engine = again.collector.engine = trainer.engine
     assert RunCheckpoints(again, {}, RunDir(str(tmp_path))).restore() == 1
     assert len(jax.tree.leaves(again.state.params)) == 2 * len(TARGETS)
     again.step(1)
