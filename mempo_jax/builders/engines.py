@@ -323,7 +323,7 @@ def _compare(
     policy: Policy, settings: RunConfig, mesh: Any, context: list[int], generation: Any
 ) -> None:
     temperature = settings.sampling.temperature
-    limit = settings.train.max_log_prob_gap
+    limit = settings.max_log_prob_gap
     # Temperature 1 too: some servers report log-probs before they are scaled by it.
     own = _own_log_probs(policy, mesh, context, generation, (temperature, 1.0))
     gap, unscaled = (float(np.abs(each - generation.log_probs).max()) for each in own)

@@ -29,7 +29,7 @@ from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
 from mempo_jax.training import loss as losses
 from mempo_jax.training.loss import LossInputs, Model, Scores
-from mempo_jax.training.state import add_updates, fresh_state
+from mempo_jax.training.state import fresh_state
 from mempo_jax.types import Array, Rows, TrainState, Trajectories
 
 # Tokens of a forward and backward pass on one CPU: each pass reuses the memory of the
@@ -76,6 +76,7 @@ class TrainPrograms:
         credit: CreditConfig,
         *,
         outcome_gate: bool,
+        param_dtype: Any = jnp.float32,
         partition_rules: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
         pass_tokens: int | None = None,
     ):
@@ -87,6 +88,7 @@ class TrainPrograms:
           optimiser: makes updates from the gradient.
           objective, credit: settings, constants of the compiled programs.
           outcome_gate: see ``core.advantages.gated_normalise``.
+          param_dtype: of the parameters that passes take, unless these are adapters.
           partition_rules: how parameters are split over the mesh.
           pass_tokens: see ``scan_row_chunks``; None: as is best on this machine.
         """
@@ -101,7 +103,11 @@ class TrainPrograms:
         self._model = model.with_rows(self._rows) if mesh.size > 1 else model
         self._replicated = placement.replicated(mesh)
         shapes = jax.eval_shape(model.init, jax.random.key(0))
-        trained, _ = lora.split(shapes)
+        trained, frozen = lora.split(shapes)
+        # Adapters are small and stay float32 in every pass.
+        self._narrow = None if frozen else jnp.dtype(param_dtype)
+        if self._narrow == jnp.float32:
+            self._narrow = None
         self._params = placement.shardings(shapes, mesh, partition_rules)
         self._state = placement.shardings(
             jax.eval_shape(partial(fresh_state, optimiser=optimiser), trained),
@@ -162,6 +168,22 @@ class TrainPrograms:
         """
         rows = self.place_rows(rows)
         return self._score(params, rows, self._scalar(temperature))
+
+    @property
+    def narrows(self) -> bool:
+        """Whether passes take copies of the masters, in another dtype."""
+        return self._narrow is not None
+
+    def trained(self, state: TrainState) -> Any:
+        """The trained parameters as passes take them.
+
+        Args:
+          state: not consumed.
+
+        Returns:
+          The masters themselves, or copies of them if ``narrows``.
+        """
+        return self._trained(state.params) if self.narrows else state.params
 
     def zeros(self) -> Accumulator:
         """An empty accumulator for ``accumulate``."""
@@ -290,6 +312,12 @@ class TrainPrograms:
             out_shardings=sums,
             donate_argnums=1,  # as above
         )
+        # One program for all copies, each made where its master is. They are narrow
+        # before they are gathered or moved, which sends half as many bytes.
+        self._trained = jax.jit(
+            partial(jax.tree.map, lambda leaf: leaf.astype(self._narrow)),
+            out_shardings=self._state.params,
+        )
         self._apply = jax.jit(
             partial(apply_update, optimiser=self._optimiser),
             in_shardings=(self._state, sums),
@@ -406,7 +434,8 @@ def apply_update(
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     empty = sums.count == 0
     updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
-    new = TrainState(add_updates(state.params, updates), opt_state, state.step + 1)
+    params = optax.apply_updates(state.params, updates)
+    new = TrainState(params, opt_state, state.step + 1)
     use = finite & ~empty
     # Chosen by where, so that a bad update leaves every leaf as it was.
     state = jax.tree.map(lambda a, b: jnp.where(use, a, b), new, state)
