@@ -162,8 +162,9 @@ class Engine:
         if not _same_arrays(leaves, self._given):
             self._forget_params()
             # No copy for arrays that are on their devices already.
-            self._params = self._move(params)
-            self._decode_params = self._compiled.for_decoding(self._params)
+            with self._compiled.in_order():
+                self._params = self._move(params)
+                self._decode_params = self._compiled.for_decoding(self._params)
             # Not the arrays themselves, or training could not free old weights.
             self._given = [weakref.ref(leaf) for leaf in leaves]
         for lane in self._lanes:

@@ -11,7 +11,9 @@ hold.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -455,3 +457,20 @@ def check_fit(requests: Sequence[Request], slots: int, max_length: int) -> None:
                 f"got {len(request.tokens)}; end or rebuild the context earlier, or "
                 "raise max_length"
             )
+
+
+_ORDER = threading.RLock()
+
+
+def in_one_order(devices: int) -> contextlib.AbstractContextManager:
+    """The context in which a program is handed to its devices.
+
+    While one step trains and the next is sampled, two threads hand programs to the same
+    devices. Programs exchange arrays between devices: if one came first on one device
+    and the other on another, both would wait for ever. So a program is handed to all
+    its devices before the next one is; calls return before it has run.
+
+    Args:
+      devices: of the program; one alone has no order to keep.
+    """
+    return _ORDER if devices > 1 else contextlib.nullcontext()

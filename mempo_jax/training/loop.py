@@ -27,6 +27,7 @@ from mempo_jax.envs import TaskSuite
 from mempo_jax.evaluation.stats import step_stats
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import pack
+from mempo_jax.rollout.sampler import in_one_order
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks
 from mempo_jax.training.credit_records import Prober, TokenCreditRecorder
@@ -334,8 +335,10 @@ class Trainer:
     def _kept(self) -> Any:
         """Trained parameters that the next update leaves as they are."""
         # It donates the masters. Copies in another dtype are not part of the state.
-        narrows = self.programs.narrows
-        return self._trained if narrows else self._copy(self.state.params)
+        if self.programs.narrows:
+            return self._trained
+        with in_one_order(self._mesh.size):
+            return self._copy(self.state.params)
 
     def _probe(self, groups: Groups) -> tuple[Groups, dict[str, Any]]:
         """The groups with the evidence that the credit modes need, and its cost.

@@ -27,6 +27,7 @@ from mempo_jax.core import CreditConfig
 from mempo_jax.distributed import placement
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
+from mempo_jax.rollout.sampler import in_one_order
 from mempo_jax.training import loss as losses
 from mempo_jax.training.loss import LossInputs, Model, Scores
 from mempo_jax.training.state import fresh_state
@@ -152,7 +153,9 @@ class TrainPrograms:
           bonus_scale: factor of all bonuses, from ``core.bonus_scale``.
         """
         arrays = self._put((trajectories, token_count))
-        return self._loss_inputs(*arrays, bonus_scale=self._scalar(bonus_scale))
+        scale = self._scalar(bonus_scale)
+        with in_one_order(self.mesh.size):
+            return self._loss_inputs(*arrays, bonus_scale=scale)
 
     def score(self, params: Any, rows: Rows, temperature: float) -> Scores:
         """Log-probs of the counted tokens, and entropy of their distributions.
@@ -166,8 +169,9 @@ class TrainPrograms:
           By the alignment rule; 0 for tokens that do not count (see ``loss.counted``),
           whose logits are hardly ever computed.
         """
-        rows = self.place_rows(rows)
-        return self._score(params, rows, self._scalar(temperature))
+        rows, temperature = self.place_rows(rows), self._scalar(temperature)
+        with in_one_order(self.mesh.size):
+            return self._score(params, rows, temperature)
 
     @property
     def narrows(self) -> bool:
@@ -183,11 +187,15 @@ class TrainPrograms:
         Returns:
           The masters themselves, or copies of them if ``narrows``.
         """
-        return self._trained(state.params) if self.narrows else state.params
+        if not self.narrows:
+            return state.params
+        with in_one_order(self.mesh.size):
+            return self._trained(state.params)
 
     def zeros(self) -> Accumulator:
         """An empty accumulator for ``accumulate``."""
-        return self._zeros()
+        with in_one_order(self.mesh.size):
+            return self._zeros()
 
     def supervised_zeros(self) -> Accumulator:
         """An empty accumulator for ``supervised_accumulate``."""
@@ -226,9 +234,9 @@ class TrainPrograms:
         """
         arrays = self.place_rows((rows, old_log_probs, ref_log_probs))
         scalars = self._scalar(kl_coef), self._scalar(temperature)
-        return self._accumulate(
-            params, accumulator, *arrays, self._put(inputs), *scalars
-        )
+        inputs = self._put(inputs)
+        with in_one_order(self.mesh.size):
+            return self._accumulate(params, accumulator, *arrays, inputs, *scalars)
 
     def supervised_accumulate(
         self, params: Any, accumulator: Accumulator, rows: Rows
@@ -258,7 +266,8 @@ class TrainPrograms:
           The state, and scalars: loss, grad_norm (before clipping), count, tokens,
           skipped, empty, and the accumulated sums as means over tokens.
         """
-        return self._apply(state, accumulator)
+        with in_one_order(self.mesh.size):
+            return self._apply(state, accumulator)
 
     def _compile(
         self, objective: ObjectiveConfig, credit: CreditConfig, outcome_gate: bool
