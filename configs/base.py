@@ -235,7 +235,10 @@ def get_config() -> ConfigDict:
     c.env.name = "ledger"
     c.env.data_dir = ""  # folder of data files, for tasks that read files
     c.env.step_timeout_s = 30.0  # a slower environment call costs its trajectory
-
+    # Environments of one's own, and games whose tools are not deterministic, that may
+    # be called at the same time, each in a thread; 1 = one after another. The tasks
+    # that come with the package answer at once, and are called in order.
+    c.env.workers = 64
     c.env.tools = ConfigDict()  # calls of things outside: games, tools
     c.env.tools.timeout_s = 10.0  # of one call
     c.env.tools.retries = 1  # after a failed call; then the policy sees an error

@@ -64,6 +64,7 @@ EMBEDDERS = ("static", "hashing", "sentence_transformers")
 # whatever configs/base.py says today.
 ADDED_FIELDS = {
     "credit.bonus_decay_steps": 0,
+    "env.workers": 1,
     "mesh.sampling": {"devices": 0, "data": -1, "fsdp": 0, "tensor": 0},
     "objective.logit_chunk": 2_048,
     "sampling.steps_ahead": 0,
@@ -404,6 +405,7 @@ class EnvConfig:
     name: str  # one of SUITES, or "package.module:Name" of an own environment
     data_dir: str  # folder of data files, for tasks that read files
     step_timeout_s: Seconds  # a slower call of the environment fails the trajectory
+    workers: PositiveInt  # environments of one's own called at a time
     tools: ToolConfig
     ledger: LedgerConfig
     babi: BabiConfig

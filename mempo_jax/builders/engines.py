@@ -17,7 +17,7 @@ import numpy as np
 from mempo_jax.builders import memory_models
 from mempo_jax.builders.memory_models import MemoryModels
 from mempo_jax.builders.policies import Policy
-from mempo_jax.builders.suites import make_episodes
+from mempo_jax.builders.suites import call_workers, make_episodes
 from mempo_jax.config import RunConfig
 from mempo_jax.core.log_probs import shifted_log_probs
 from mempo_jax.distributed import hosts
@@ -190,7 +190,8 @@ def make_collector(
 
     limit = settings.env.step_timeout_s
     collector = Collector(
-        engine, policy.tokenizer, make, limit, advised.prefetch_verdicts
+        *(engine, policy.tokenizer, make, limit, advised.prefetch_verdicts),
+        workers=call_workers(settings),
     )
     return engine, collector
 

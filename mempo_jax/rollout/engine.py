@@ -37,6 +37,7 @@ from mempo_jax.rollout.sampler import (
     WeightSubscriber,
     buckets,
     check_fit,
+    never,
 )
 from mempo_jax.rollout.time_limits import nothing
 
@@ -265,17 +266,22 @@ class Engine:
                 SampledTurn(request, self._tokenizer, self._tags, limit)
             )
 
-    def wait(self) -> list[tuple[Request, Generation]]:
+    def wait(
+        self, until: Callable[[], bool] = never
+    ) -> list[tuple[Request, Generation]]:
         """Works until some requests have ended and returns them, see ``Sampler``.
 
         It returns when enough requests have ended for their successors to fill the
         smallest prefill, or when half of the running ones have.
+
+        Args:
+          until: asked between two chunks.
         """
         self._admit()
         while True:
             open_turns = [turn for turn in self._running if turn.open]
             ended = len(self._running) - len(open_turns)
-            if ended >= min(self._min_ended, -(-len(self._running) // 2)):
+            if ended >= min(self._min_ended, -(-len(self._running) // 2)) or until():
                 return self._hand_over()
             # Only here: between two chunks nothing is in flight on the devices.
             self.between()

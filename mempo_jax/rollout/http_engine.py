@@ -16,6 +16,7 @@ import errno
 import fcntl
 import functools
 import json
+import math
 import operator
 import pathlib
 import queue
@@ -43,11 +44,13 @@ from mempo_jax.rollout.sampler import (
     SamplingFault,
     WeightSubscriber,
     check_fit,
+    never,
 )
 from mempo_jax.rollout.time_limits import get, nothing
 
 # Completions, not chat: the context is a list of ids that the server must not template.
 COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
+LOOK_S = 0.01  # between two looks at whether something else can go on
 MOST_FAULTS = 8  # requests in a row that fail before the server counts as gone
 DIRECTORY = "{directory}"  # in a body: the path of the directory that was written
 WEIGHTS = "model.safetensors"
@@ -180,9 +183,14 @@ class HttpEngine:
             self.counters.tokens_fed += len(request.tokens)
             self._threads.start(functools.partial(self._serve, ticket))
 
-    def wait(self) -> list[tuple[Request, Generation | SamplingFault]]:
+    def wait(
+        self, until: Callable[[], bool] = never
+    ) -> list[tuple[Request, Generation | SamplingFault]]:
         """Waits for answers, see ``Sampler``; they come in the order that the network
         gives.
+
+        Args:
+          until: asked every ``LOOK_S``.
 
         Raises:
           ServerError: an answer that no further request would mend, or ``MOST_FAULTS``
@@ -190,7 +198,14 @@ class HttpEngine:
         """
         ended: list[tuple[_Ticket, Generation | SamplingFault]] = []
         while self._open and not (ended and self._done.empty()):
-            ticket, result, computed = get(self._done, self.between)
+            try:
+                limit_s = math.inf if until is never else LOOK_S
+                ticket, result, computed = get(self._done, self.between, limit_s)
+            except queue.Empty:
+                if until():
+                    break
+                self.between()
+                continue
             # An answer to a request of a round that was cancelled.
             if ticket.round != self._round:
                 continue  # of a round that was cancelled

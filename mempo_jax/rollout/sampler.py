@@ -20,6 +20,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 
+def never() -> bool:
+    """False: works on until some requests have ended."""
+    return False
+
+
 class Sampler(Protocol):
     """Samples turns for up to ``slots`` trajectories at a time.
 
@@ -93,14 +98,21 @@ class Sampler(Protocol):
             taken.
         """
 
-    def wait(self) -> list[tuple[Request, Generation | SamplingFault]]:
+    def wait(
+        self, until: Callable[[], bool] = never
+    ) -> list[tuple[Request, Generation | SamplingFault]]:
         """Works until some requests have ended and gives them back, as submitted.
 
-        Never empty while requests are under way, empty when none are. In the order of
-        submission. How many come together is up to the engine. If the engine computes
-        itself, that depends on the requests alone, never on timing; an engine over a
-        network may give them as they come, a trajectory's text being the same either
-        way. Only such an engine gives faults.
+        Never empty while requests are under way, unless ``until`` ended the work; empty
+        when none are. In the order of submission. How many come together is up to the
+        engine. If the engine computes itself, that depends on the requests alone, never
+        on timing (but for ``until``); an engine over a network may give them as they
+        come, a trajectory's text being the same either way. Only such an engine gives
+        faults.
+
+        Args:
+          until: asked now and then; once it is true, what has ended so far is given
+            back, though it may be nothing.
         """
 
     def cancel(self) -> None:
