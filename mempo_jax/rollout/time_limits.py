@@ -1,4 +1,4 @@
-"""Runs host calls under a time limit, in order, on a daemon thread.
+"""Runs host calls on daemon threads: in order under a time limit, or some at a time.
 
 A call that outlives its limit is abandoned with its thread, which cannot be killed but
 ends with the process. The calls after it go on in a new thread.
@@ -6,6 +6,7 @@ ends with the process. The calls after it go on in a new thread.
 
 from __future__ import annotations
 
+import collections
 import math
 import queue
 import threading
@@ -131,3 +132,53 @@ class _Worker:
             # on.
             except Exception as error:
                 self._results.put(error)
+
+
+class RequestThreads:
+    """Makes calls in threads, which end when there is nothing left to call.
+
+    They are daemons: an exit must not wait for a call that hangs.
+
+    Args:
+      most: threads at one time.
+
+    Attributes:
+      threads: running threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._queued: collections.deque[Callable[[], None]] = collections.deque()
+        self.threads = 0
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Makes a call as soon as a thread is free.
+
+        Args:
+          call: what to call; it must not raise.
+        """
+        # Counted under the lock, so that a thread that is about to end is not counted
+        # on.
+        with self._lock:
+            self._queued.append(call)
+            starts_thread = self.threads < self._most
+            self.threads += starts_thread
+        if starts_thread:
+            # ``concurrent.futures`` would join its threads at exit, hanging calls
+            # included.
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def drop(self) -> None:
+        """Forgets the calls that have not begun."""
+        with self._lock:
+            self._queued.clear()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queued:
+                    self.threads -= 1
+                    return
+                call = self._queued.popleft()
+            call()
