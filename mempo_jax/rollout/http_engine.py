@@ -67,7 +67,7 @@ class HttpEngine:
       max_concurrent: requests sent at the same time, to all servers together.
 
     Attributes:
-      slots, max_length: as above.
+      servers, slots, max_length: as above.
       counters: work done so far.
       between: called while ``wait`` waits; what it raises ends that.
     """
@@ -83,7 +83,7 @@ class HttpEngine:
         closing_tags: Sequence[str],
         max_concurrent: int,
     ) -> None:
-        self._servers, self._tokenizer = servers, tokenizer
+        self.servers, self._tokenizer = servers, tokenizer
         self.slots, self.max_length = slots, max_length
         self._vocab_size, self._tags = vocab_size, tuple(closing_tags)
         self.counters, self.between = servers.counters, nothing
@@ -111,7 +111,7 @@ class HttpEngine:
                 f"{len(self._open)} requests are under way; wait for them or cancel "
                 "them before the weights change"
             )
-        if self._servers.publishes:
+        if self.servers.publishes:
             leaves = jax.tree.leaves(params)
             # Compared by leaf: the same arrays may come in another tree.
             comparable = self._published is not None and len(leaves) == len(
@@ -121,7 +121,7 @@ class HttpEngine:
             # skipping.
             if not comparable or any(map(operator.is_not, leaves, self._published)):
                 self._published = None  # unless all goes well, another call tries again
-                self._servers.publish(params, all_must=all_must)
+                self.servers.publish(params, all_must=all_must)
                 self._published = leaves
         for subscriber in self._subscribers:
             subscriber.set_params(params)
@@ -254,12 +254,12 @@ class HttpEngine:
         # turn too.
         if limit < 1:
             return turn.result(), 0
-        content = self._servers.post(
+        content = self.servers.post(
             COMPLETIONS,
             request_body(
                 request,
                 sampling,
-                model=self._servers.model,
+                model=self.servers.model,
                 max_tokens=limit,
                 tags=self._tags,
                 stop_ids=self._tokenizer.stop_ids,
