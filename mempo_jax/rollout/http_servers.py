@@ -269,25 +269,23 @@ class Servers:
     def _take(self, asked: list[_Server], failed: dict[_Server, int]) -> _Server:
         """Chooses a server for one try, and counts the try as under way."""
         now = time.monotonic()
+
+        def reluctance(server: _Server) -> tuple:
+            busy = server.busy_until > now
+            # Equally busy ones take turns; the number makes the choice definite.
+            load = server.under_way, server.asked, server.number
+            return (bool(server.aside), failed[server], busy, *load)
+
         with self._lock:
-            if any(not server.aside for server in asked):
-                for server in asked:
-                    if server.aside and server.again_at <= now:
-                        server.again_at = now + AGAIN_S
-                        # In a thread, as the request can go to another server.
-                        threading.Thread(
-                            target=self._try_back, args=(server,), daemon=True
-                        ).start()
-
-            def reluctance(server: _Server) -> tuple:
-                busy = server.busy_until > now
-                # Equally busy ones take turns; the number makes the choice definite.
-                load = server.under_way, server.asked, server.number
-                return (bool(server.aside), failed[server], busy, *load)
-
             server = min(asked, key=reluctance)
             server.under_way += 1
             server.asked += 1
+            due = [s for s in asked if s.aside and s.again_at <= now and s != server]
+            for other in due:
+                other.again_at = now + AGAIN_S
+        # In threads, as the request can go on without them.
+        for other in due:
+            threading.Thread(target=self._try_back, args=(other,), daemon=True).start()
         return server
 
     @staticmethod
