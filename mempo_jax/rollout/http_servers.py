@@ -302,7 +302,7 @@ class Servers:
         try:
             if server.aside:
                 self._bring_back(server)
-            content = server.client.post_once(path, body)
+            content = self._post_again(server, path, body)
         except ServerFaultError as error:
             with self._lock:
                 self.counters.server_faults += 1
@@ -312,15 +312,21 @@ class Servers:
             if broken and not error.busy and not alone:
                 self._set_aside(server, str(error))
             raise
+        server.faults = 0
+        return content
+
+    def _post_again(self, server: _Server, path: str, body: dict[str, Any]) -> Any:
+        """Posts to a server, once more if it had lost the adapters of the run."""
+        try:
+            return server.client.post_once(path, body)
         except ServerError as error:
-            # Only a server that started anew does not know the adapters of this run.
             has_adapters = body["model"] == self.model != self._model
             if error.status != NOT_FOUND or not has_adapters:
                 raise
+            # Only a server that started anew does not know them.
             self._set_aside(server, str(error))
-            raise ServerFaultError(str(error)) from error
-        server.faults = 0
-        return content
+        self._bring_back(server)
+        return server.client.post_once(path, body)
 
     def _try_back(self, server: _Server) -> None:
         # It stays aside, and whoever needs it meets the error again.

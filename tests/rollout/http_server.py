@@ -38,7 +38,6 @@ class Server(ThreadingHTTPServer):
     def __init__(self, engine, load=None, port=0):
         super().__init__(("127.0.0.1", port), Handler)
         self.engine, self.load = engine, load
-        self.adapters, self.using = {}, NAME
         self.lock = threading.Lock()
         self.dead = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -51,6 +50,7 @@ class Server(ThreadingHTTPServer):
         self.ids, self.key, self.slow_s, self.cut = "ids", None, 0.0, 0
         self.change, self.refusals = lambda answer: answer, []
         self.retry_after, self.dies_with = None, 0
+        self.adapters, self.using = {}, NAME  # by name; what the engine holds
         self.asked.clear()
         self.most_live = 0
 

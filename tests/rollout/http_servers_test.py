@@ -254,7 +254,7 @@ def test_a_server_without_the_adapters_gets_them_again(monkeypatch):
         fake.answers["http://a"] = b"{}"
 
     publisher = Publication(print, send)
-    servers = fake.servers(publisher, retries=1)
+    servers = fake.servers(publisher, retries=0)
     unknown = Reply(404, b'{"error": {"message": "does not exist"}}')
     fake.answers["http://a"] = unknown
     with pytest.raises(ServerError, match="does not exist"):
