@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from benchmarks import _processes
 from experiments import train
 from experiments.launch import launch
 from mempo_jax.builders import engines
@@ -26,7 +27,7 @@ from mempo_jax.runs.metrics_writer import read_metric_rows
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import run
 from tests.experiments import tiny
-from tests.experiments.process import TINY
+from tests.experiments.process import TINY, environment
 from tests.rollout import http_server
 
 NOISE = 0.02  # by which the server's log-probs are off
@@ -408,3 +409,41 @@ def test_a_server_that_goes_away_stops_the_run(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "run", gone)
     words = words_for("http://127.0.0.1:9", tmp_path)
     assert refused(capsys, *words) == (3, "error: 8 requests in a row failed")
+
+
+def test_two_processes_sample_from_the_same_servers(world, tmp_path, compiled):
+    """One publishes, the other waits; each asks for its share of the trajectories."""
+    server, _, _ = world
+    second = http_server.serve(server.engine, hf.load_params)
+    with second as other:
+        other.lock = server.lock  # they share an engine
+        given = {
+            "mesh.data": -1,
+            "engine.kind": "http",
+            "engine.http.url": f"{server.url},{other.url}",
+            "engine.http.model": http_server.NAME,
+            "engine.http.sync_dir": tmp_path / "served",
+            "engine.http.reload": f"({http_server.RELOAD!r},)",
+            "train.cold_start_steps": 0,
+            "train.eval_tasks": 0,
+            "train.steps": 1,
+            "log.tensorboard": "false",
+        }
+        fields = [f"--config.{name}={value}" for name, value in given.items()]
+        words = (TINY, f"--workdir={tmp_path / 'run'}", *fields)
+        env = environment(compiled, devices=1)
+        started = _processes.start("experiments.train", words, 2, env)
+        for code, _, err in _processes.finish(started, timeout_s=200):
+            assert code == 0, err
+    [row] = read_metric_rows(tmp_path / "run" / "metrics.jsonl")
+    assert row["log_prob_gap"] < 1e-4
+    assert row["updates"] >= 1
+    assert row["server_faults"] == 0
+    turns = []
+    for each in (server, other):
+        paths = [path for path, _, _ in each.asked]
+        # At the start, before compiling, before the step, and after it.
+        assert paths.count("/reload") == 4, "by one process for both"
+        turns += [body["seed"] for path, _, body in each.asked if path != "/reload"]
+    # The check asks each server once for each process, with one key.
+    assert len(turns) - len(set(turns)) == 3
