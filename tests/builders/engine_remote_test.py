@@ -442,8 +442,8 @@ def test_two_processes_sample_from_the_same_servers(world, tmp_path, compiled):
     turns = []
     for each in (server, other):
         paths = [path for path, _, _ in each.asked]
-        # At the start, before compiling, before the step, and after it.
-        assert paths.count("/reload") == 4, "by one process for both"
+        # At the start, before compiling, and before each of three that could sample.
+        assert paths.count("/reload") == 5, "by one process for both"
         turns += [body["seed"] for path, _, body in each.asked if path != "/reload"]
     # The check asks each server once for each process, with one key.
     assert len(turns) - len(set(turns)) == 3
