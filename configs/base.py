@@ -85,7 +85,9 @@ def get_config() -> ConfigDict:
     c.train.micro_batch_tokens = 512  # padded tokens in one forward pass
     # Padded lengths of rows; the last must hold max_context_tokens + max_new_tokens.
     c.train.length_buckets = (32, 60, 112)
-    c.train.max_log_prob_gap = 1e-3  # sampler against trainer; above it the run stops
+    # Nats between the sampler's and the trainer's log-prob of a token; above it the run
+    # stops. 0 = by policy.compute_dtype: 0.001 in float32, 0.1 in bfloat16.
+    c.train.max_log_prob_gap = 0.0
     c.train.max_skipped_updates = 5  # non-finite, in a row; then the run stops
     c.train.cold_start_steps = 450  # supervised updates before step 0; 0 = none
     c.train.cold_start_rows = 64  # of one such update
@@ -161,7 +163,9 @@ def get_config() -> ConfigDict:
     c.policy.ref_path = ""  # "": the policy's own initial weights, frozen
     # What the chat template of `path` takes, e.g. (("enable_thinking", False),).
     c.policy.chat_template_kwargs = ()
-    c.policy.param_dtype = "float32"  # "float32" | "bfloat16", of stored parameters
+    # "float32" | "bfloat16", of the parameters that passes take and that are exported.
+    # What is trained is kept in float32 beside them.
+    c.policy.param_dtype = "float32"
     c.policy.compute_dtype = "float32"  # "float32" | "bfloat16"
     c.policy.attention = "auto"  # "xla" | "cudnn" (GPU, bfloat16) | the faster one
     c.policy.remat = False  # recompute activations in the backward pass
@@ -234,7 +238,10 @@ def get_config() -> ConfigDict:
     c.env.name = "ledger"
     c.env.data_dir = ""  # folder of data files, for tasks that read files
     c.env.step_timeout_s = 30.0  # a slower environment call costs its trajectory
-
+    # Environments of one's own, and games whose tools are not deterministic, that may
+    # be called at the same time, each in a thread; 1 = one after another. The tasks
+    # that come with the package answer at once, and are called in order.
+    c.env.workers = 64
     c.env.tools = ConfigDict()  # calls of things outside: games, tools
     c.env.tools.timeout_s = 10.0  # of one call
     c.env.tools.retries = 1  # after a failed call; then the policy sees an error

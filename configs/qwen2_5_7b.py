@@ -46,7 +46,6 @@ def get_config() -> ConfigDict:
     c.sampling.tasks_per_step = 16
     c.sampling.slots = 64
     c.train.micro_batch_tokens = 16_384
-    c.train.max_log_prob_gap = 0.1  # sampler and trainer round alike, in bfloat16
     c.train.learning_rate = 1e-6
     c.train.warmup_steps = 5
     c.train.decay_steps = 0

@@ -36,6 +36,7 @@ from mempo_jax.models.attention import IMPLEMENTATIONS
 from mempo_jax.models.lora import LoraConfig
 from mempo_jax.rollout.sampler import Decoding
 from mempo_jax.settings import (
+    LOG_PROB_GAPS,
     Bound,
     Buckets,
     ConfigError,
@@ -59,11 +60,11 @@ KL_ESTIMATORS = ("k1", "k2", "k3")
 KL_SCOPES = ("all", "ops")
 SUMMARIES = ("truncate", "policy")
 EMBEDDERS = ("static", "hashing", "sentence_transformers")
-BFLOAT16_GAP = 0.1  # nats between sampler and trainer, both in bfloat16
 # Fields that came after the first runs: what a config that was saved before them meant,
 # whatever configs/base.py says today.
 ADDED_FIELDS = {
     "credit.bonus_decay_steps": 0,
+    "env.workers": 1,
     "mesh.sampling": {"devices": 0, "data": -1, "fsdp": 0, "tensor": 0},
     "objective.logit_chunk": 2_048,
     "sampling.steps_ahead": 0,
@@ -125,7 +126,7 @@ class RunConfig:
         expected = "0 where memory.capacity is 0: no bound to measure the size against"
         ok = weight == 0 or capacity > 0
         require(ok, "reward.efficiency_size", expected, weight)
-        cap, gap = self.objective.importance_cap, self.train.max_log_prob_gap
+        cap, gap = self.objective.importance_cap, self.max_log_prob_gap
         check_stale(self.engine, cap, gap, self.train.eval_tasks)
         rank, cold_steps = self.policy.lora.rank, self.train.cold_start_steps
         check_adapters(self.engine, rank, cold_steps)
@@ -136,6 +137,15 @@ class RunConfig:
         ok = not (ahead and self.engine.stale)
         expected = f"'directory' {why}: 'none' never gives the server new ones"
         require(ok, "engine.http.sync", expected, self.engine.http.sync)
+
+    @property
+    def max_log_prob_gap(self) -> float:
+        """Nats between the sampler's and the trainer's log-prob of a token, at most.
+
+        By ``train.max_log_prob_gap``, or if that is 0 by ``policy.compute_dtype``.
+        """
+        asked = self.train.max_log_prob_gap
+        return asked or LOG_PROB_GAPS[self.policy.compute_dtype]
 
     @property
     def max_segment_tokens(self) -> int:
@@ -236,7 +246,7 @@ class TrainConfig:
     minibatches: PositiveInt  # optimiser updates of a step
     micro_batch_tokens: PositiveInt  # padded tokens of one forward pass
     length_buckets: Buckets  # padded lengths of training rows
-    max_log_prob_gap: PositiveFloat  # nats, sampler against trainer; or the run stops
+    max_log_prob_gap: NonNegativeFloat  # nats, see ``RunConfig.max_log_prob_gap``
     max_skipped_updates: PositiveInt  # non-finite ones in a row; then the run stops
     cold_start_steps: NonNegativeInt  # supervised updates before step 0; 0: none
     cold_start_rows: PositiveInt  # of one such update
@@ -397,6 +407,7 @@ class EnvConfig:
     name: str  # one of SUITES, or "package.module:Name" of an own environment
     data_dir: str  # folder of data files, for tasks that read files
     step_timeout_s: Seconds  # a slower call of the environment fails the trajectory
+    workers: PositiveInt  # environments of one's own called at a time
     tools: ToolConfig
     ledger: LedgerConfig
     babi: BabiConfig
@@ -487,12 +498,12 @@ def _unwise_pairs(s: RunConfig) -> Iterator[str]:
             f"config.train.steps = {s.train.steps}: from step {s.train.decay_steps} "
             "(train.decay_steps) on the learning rate is 0; raise train.decay_steps"
         )
-    gap = s.train.max_log_prob_gap
-    if s.policy.compute_dtype == "bfloat16" and gap < BFLOAT16_GAP:
+    gap, room = s.train.max_log_prob_gap, LOG_PROB_GAPS["bfloat16"]
+    if s.policy.compute_dtype == "bfloat16" and 0 < gap < room:
         yield (
             f"config.train.max_log_prob_gap = {gap}: in bfloat16 (config.policy."
             "compute_dtype) rounding alone exceeds it and stops the run; "
-            f"{BFLOAT16_GAP} leaves room"
+            f"{room} leaves room, and is what 0 means there"
         )
     if s.objective.advantage_ddof == 1:
         yield "config.objective.advantage_ddof = 1: retune train.learning_rate"

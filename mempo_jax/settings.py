@@ -24,6 +24,9 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # Shares of common letters from which one name may be meant by another: of the last part
 # of dotted names, and of the names as they are.
 _ALIKE, _ALIKE_WHOLE = 0.6, 0.75
+# The largest difference between the sampler's and the trainer's log-prob of a token, in
+# nats, by what both compute with: two programs that sum in another order.
+LOG_PROB_GAPS = {"float32": 1e-3, "bfloat16": 0.1}
 
 
 class ConfigError(ValueError):

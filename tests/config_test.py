@@ -29,10 +29,15 @@ def test_the_defaults_ask_for_no_advice():
 
 def test_bfloat16_wants_room_in_the_gap():
     half = {"policy.compute_dtype": "bfloat16"}
-    (said,) = [a for a in advice(settings(**half)) if "bfloat16" in a]
+    tight = settings(**half, **{"train.max_log_prob_gap": 0.001})
+    (said,) = [a for a in advice(tight) if "bfloat16" in a]
     assert said.startswith("config.train.max_log_prob_gap = 0.001: ")
-    wide = advice(settings(**half, **{"train.max_log_prob_gap": 0.1}))
-    assert not any("bfloat16" in a for a in wide)
+    for gap in (0.0, 0.1):
+        made = settings(**half, **{"train.max_log_prob_gap": gap})
+        assert not any("bfloat16" in a for a in advice(made))
+        assert made.max_log_prob_gap == 0.1
+    assert settings().max_log_prob_gap == 1e-3
+    assert tight.max_log_prob_gap == 1e-3
 
 
 def test_a_context_may_be_longer_than_what_is_fed_at_once():

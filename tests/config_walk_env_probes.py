@@ -9,7 +9,7 @@ import threading
 from types import ModuleType
 from unittest import mock
 
-from mempo_jax.builders.suites import make_suite
+from mempo_jax.builders.suites import call_workers, make_suite
 from mempo_jax.envs.tools import Tool
 from tests.config_walk_probes import demonstrations, tasks
 from tests.envs import dialogue_story
@@ -104,3 +104,8 @@ def adapter(settings):
             seen += [env.step(f"open {door}") for door in range(3)]
             seen.append(env.score())
         return made, seen, suite.vocabulary()
+
+
+def workers(settings):
+    """How many environments are called at a time."""
+    return call_workers(settings)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from mempo_jax.builders.engines import (
     make_collector,
@@ -31,7 +32,6 @@ from mempo_jax.training import run
 from mempo_jax.training.loop import Trainer
 from mempo_jax.training.loss import count_tokens
 from mempo_jax.training.state import (
-    add_updates,
     policy_optimiser,
     scheduled_values,
 )
@@ -124,7 +124,7 @@ def optimiser(settings):
     for scale in (0.1, 3.0, 0.2, 0.1):
         grads = jax.tree.map(lambda x, s=scale: np.full_like(x, s), WEIGHTS)
         updates, state = made.update(grads, state, params)
-        params = add_updates(params, updates)
+        params = optax.apply_updates(params, updates)
     return bits(params)
 
 
@@ -249,6 +249,9 @@ def cold_start(settings, monkeypatch, shared):
         def __init__(self, model, mesh, optimiser, *settings, **named):
             self._optimiser = optimiser
 
+        def trained(self, state):
+            return state.params
+
         def supervised_zeros(self):
             return []
 
@@ -259,7 +262,7 @@ def cold_start(settings, monkeypatch, shared):
             batches.append(sums)
             grads = jax.tree.map(jnp.ones_like, state.params)
             changes, opt = self._optimiser.update(grads, state.opt_state, state.params)
-            params = add_updates(state.params, changes)
+            params = optax.apply_updates(state.params, changes)
             return TrainState(params, opt, state.step + 1), {"loss": 0.0}
 
     monkeypatch.setattr(cold_starts, "TrainPrograms", Recorder)

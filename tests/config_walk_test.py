@@ -131,6 +131,7 @@ TABLE = {
     "engine.row_buckets": ((2,), "engine", {"sampling.slots": 4, "mesh.data": 1}),
     "sampling.drop_degenerate": (False, "step", {"reward.malformed": 0.0}),
     "sampling.max_resample_rounds": (1, "step", {"reward.malformed": 0.0}),
+    "env.workers": (3, "workers", {"env.name": "tests.envs.scripted_env:ScriptedEnv"}),
     "sampling.steps_ahead": (1, "step", {"objective.importance_cap": 2.0}),
     "sampling.max_failed_share": (1.0, "slow_step", {"env.step_timeout_s": 0.001}),
     "credit.modes": (("ops_only",), "update", {}),

@@ -19,7 +19,7 @@ import numpy as np
 from mempo_jax.builders import memory_models
 from mempo_jax.builders.memory_models import MemoryModels
 from mempo_jax.builders.policies import Policy, adapt
-from mempo_jax.builders.suites import make_episodes
+from mempo_jax.builders.suites import call_workers, make_episodes
 from mempo_jax.config import RunConfig
 from mempo_jax.core.log_probs import shifted_log_probs
 from mempo_jax.distributed import hosts
@@ -198,7 +198,8 @@ def make_collector(
 
     limit = settings.env.step_timeout_s
     collector = Collector(
-        engine, policy.tokenizer, make, limit, advised.prefetch_verdicts
+        *(engine, policy.tokenizer, make, limit, advised.prefetch_verdicts),
+        workers=call_workers(settings),
     )
     return engine, collector
 
@@ -395,7 +396,7 @@ def _compare(
 ) -> None:
     """Raises ConfigError unless a server's log-probs are those of the policy."""
     temperature = settings.sampling.temperature
-    limit = settings.train.max_log_prob_gap
+    limit = settings.max_log_prob_gap
     # Temperature 1 too: some servers report log-probs before they are scaled by it.
     own = _own_log_probs(policy, mesh, context, generation, (temperature, 1.0))
     gap, unscaled = (float(np.abs(each - generation.log_probs).max()) for each in own)

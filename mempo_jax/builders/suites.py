@@ -91,6 +91,18 @@ def _adapter_suite(settings: RunConfig) -> AdapterSuite:
     return AdapterSuite(env.name, env.adapter, env.tools, settings.seed)
 
 
+def call_workers(settings: RunConfig) -> int:
+    """How many environments may be called at the same time; 1: in order.
+
+    Args:
+      settings: of the run.
+    """
+    env = settings.env
+    # What tools draw at random is kept apart by calling them one at a time.
+    waits = ":" in env.name or (env.name in ADAPTERS and not env.tools.deterministic)
+    return env.workers if waits else 1
+
+
 def _check_call_limits(env: EnvConfig) -> None:
     """A turn must have time for all tries of a call of its tool."""
     longest = env.tools.longest_s

@@ -40,6 +40,7 @@ from mempo_jax.doctor.findings import (
 from mempo_jax.doctor.text import number, steps_text
 from mempo_jax.runs import RunRecord, Table, Window, differ, sampled_success
 from mempo_jax.runs.table import MIN_WINDOW
+from mempo_jax.settings import LOG_PROB_GAPS
 
 # --- Updates: their size, KL, entropy, sampler against trainer
 
@@ -532,7 +533,8 @@ def _log_probs_apart(run: RunRecord) -> Symptom | None:
     # Float32 sums of two programs differ by less than 1e-4 nats.
     if first is None or last is None or last.median < 1e-4:
         return None
-    limit = run.number("train.max_log_prob_gap")
+    by_dtype = LOG_PROB_GAPS.get(run.field("policy.compute_dtype"))
+    limit = run.number("train.max_log_prob_gap") or by_dtype
     near = limit is not None and last.median > 0.5 * limit
     grown = last.median > 10 * first.median and differ(first, last, SURE)
     if not (near or grown):
@@ -541,7 +543,7 @@ def _log_probs_apart(run: RunRecord) -> Symptom | None:
         [
             median(first, "at first"),
             median(last, "now"),
-            *setting(run, "train.max_log_prob_gap"),
+            *((Figure("config.train.max_log_prob_gap", limit),) if limit else ()),
         ],
         {"gap": f"{last.median:.2g}", "http": _is_remote(run)},
     )

@@ -7,12 +7,19 @@ arguments, that gives an ``Environment``. Beyond that protocol it may have
                        what the policy sees (a ``Situation``)
 ``write_rate``         the share of the expert's writes that demonstrations keep, 0 to 1
 ``moves``              texts that demonstrations choose from, if there is no expert
+
+Its methods may be coroutines (``async def``). They run in one event loop, in a thread
+of its own, whoever calls them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import importlib
+import inspect
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -183,7 +190,12 @@ class OwnSuite(SeededSuite):
                 f"expected write_rate as a number from 0 to 1, got {self._write_rate!r}"
             )
         name = path.partition(":")[2]
-        super().__init__(name, lambda split: make(), seed, key=path, moves=tuple(moves))
+        awaited = any(map(inspect.iscoroutinefunction, _methods(never_reset)))
+
+        def made(split: str) -> Environment:
+            return AwaitedEnvironment(make()) if awaited else make()
+
+        super().__init__(name, made, seed, key=path, moves=tuple(moves))
 
     @property
     def has_expert(self) -> bool:
@@ -254,6 +266,43 @@ class OwnSuite(SeededSuite):
 
     def _fault(self, what: str) -> ConfigError:
         return ConfigError(f"{self._field}: {what}")
+
+
+class AwaitedEnvironment:
+    """An environment whose coroutines are waited for, so that it can be called as any.
+
+    Args:
+      env: has at least one method that is a coroutine.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._env, name)
+        if not inspect.iscoroutinefunction(value):
+            return value
+
+        @functools.wraps(value)
+        def awaited(*args: Any, **named: Any) -> Any:
+            call = value(*args, **named)
+            return asyncio.run_coroutine_threadsafe(call, _event_loop()).result()
+
+        return awaited
+
+
+@functools.cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The loop of all coroutines, which runs for as long as the process."""
+    loop = asyncio.new_event_loop()
+    # A daemon, so that a coroutine that hangs for ever cannot keep the process alive.
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
+
+
+def _methods(env: Any) -> list[Any]:
+    names = ("reset", "step", "score", "useful", "questions", "question_scores")
+    return [getattr(env, name) for name in names if hasattr(env, name)]
 
 
 class FormExpert:

@@ -141,8 +141,16 @@ class _Draws:
             np.random.RandomState(seed % 2**32).get_state(),
         )
 
+    # The states are those of the process: two threads in turn, or each would draw from
+    # the other's.
+    _one_at_a_time = threading.Lock()
+
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
+        with self._one_at_a_time:
+            yield from self._in_place()
+
+    def _in_place(self) -> Iterator[None]:
         # The global states are put back, so that the caller's own draws are unaffected.
         before = random.getstate(), np.random.get_state()
         random.setstate(self._own[0])

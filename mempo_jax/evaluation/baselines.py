@@ -31,7 +31,7 @@ from mempo_jax.envs.context import ContextConfig
 from mempo_jax.evaluation.baseline_readers import SPEAK, Reader, plain
 from mempo_jax.memory import BLOCK, BankConfig
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.collect import failed, fault, finished
+from mempo_jax.rollout.collect import failed, fault, finished, truth_of
 from mempo_jax.rollout.sampler import SamplingFault
 from mempo_jax.rollout.segments import SegmentBuilder
 from mempo_jax.rollout.time_limits import call_with_limit
@@ -389,7 +389,8 @@ def run_rule(
         if action.text.endswith(SPEAK):  # the policy may have written, too
             writes = sum(record.kind == "write" for record in episode.bank.log)
             sources += [frozenset({seen.index})] * (writes - len(sources))
-    trajectory = finished(task, 0, episode, builder, failure, limit_s)
+    truth = truth_of(episode, failure, limit_s)
+    trajectory = finished(task, 0, episode, builder, truth)
     return ToldTrajectory(trajectory, tuple(sources) if sources else None)
 
 

@@ -35,6 +35,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from mempo_jax.models.layers import precision_of
+
 Array = jax.Array
 IMPLEMENTATIONS = ("auto", "xla", "cudnn")
 # Tokens: the scores of shorter rows are small enough to be computed in one go.
@@ -173,7 +175,23 @@ def _scores(keys, token_mask, number, queries):
 
 
 def _product(letters: str, left: Array, right: Array) -> Array:
-    return jnp.einsum(letters, left, right, preferred_element_type=jnp.float32)
+    return jnp.einsum(
+        letters,
+        left,
+        right,
+        precision=precision_of(left.dtype),
+        preferred_element_type=jnp.float32,
+    )
+
+
+def _plain_attention(query: Array, key: Array, value: Array, mask: Array) -> Array:
+    """``jax.nn.dot_product_attention``, with products as exact as its operands."""
+    attend = functools.partial(jax.nn.dot_product_attention, mask=mask)
+    if precision_of(query.dtype) is None:
+        return attend(query, key, value)
+    # It takes no precision, but does as the context in which it is traced says.
+    with jax.default_matmul_precision("highest"):
+        return attend(query, key, value)
 
 
 def _groups(blocks: int) -> list[range]:
@@ -267,14 +285,15 @@ def causal_attention(token_mask, implementation: str) -> Callable:
     Returns:
       (query [B, T, H, C], key and value [B, T, K, C]) -> [B, T, H, C].
     """
-    attend, length = jax.nn.dot_product_attention, token_mask.shape[1]
+    length = token_mask.shape[1]
     if implementation == "cudnn":
+        attend = jax.nn.dot_product_attention
         return functools.partial(attend, is_causal=True, implementation="cudnn")
     if length > WHOLE_UP_TO:
         return functools.partial(blocked_attention, token_mask=token_mask)
     causal = jnp.tril(jnp.ones((length, length), bool))
     mask = (causal & token_mask[:, None, :])[:, None]
-    return functools.partial(attend, mask=mask)
+    return functools.partial(_plain_attention, mask=mask)
 
 
 def cached_attention(query, keys, values, mask, turned: bool = False):
@@ -295,7 +314,7 @@ def cached_attention(query, keys, values, mask, turned: bool = False):
     if heads == shared:
         keys = keys.swapaxes(2, 3) if turned else keys
         keys, values = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
-        return jax.nn.dot_product_attention(query, keys, values, mask=mask)
+        return _plain_attention(query, keys, values, mask)
     # Query heads of one key head become more queries of it, and the mask is added: half
     # the time of ``dot_product_attention`` on a CPU, for many tokens and for one.
     grouped = query.reshape(rows, count, shared, -1, size).transpose(0, 2, 3, 1, 4)

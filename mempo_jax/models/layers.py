@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +82,24 @@ class DecoderConfig:
     def grouped(self) -> bool:
         """Whether several query heads share a key head."""
         return self.heads > self.kv_heads
+
+
+def precision_of(dtype: Any) -> jax.lax.Precision | None:
+    """How exact a matrix product has to be, by the dtype of its operands.
+
+    Unless they are told otherwise, a TPU rounds the operands of a float32 product to
+    bfloat16, and a GPU since Ampere to 10 bits (TF32). Two programs that compute the
+    same log-probs in another order would then differ by far more than float32 does,
+    and the importance ratio with them.
+
+    Args:
+      dtype: of the operands.
+
+    Returns:
+      HIGHEST for float32; None, the backend's own choice, for narrower ones.
+    """
+    wide = jnp.dtype(dtype) == jnp.float32
+    return jax.lax.Precision.HIGHEST if wide else None
 
 
 class DecoderLayer(nnx.Module):
@@ -167,7 +186,8 @@ class Projection(nnx.Module):
     def __call__(self, x: Array) -> Array:
         # One flat matrix product: on a CPU its gradient takes two thirds of the time.
         flat = x.reshape(-1, x.shape[-1])
-        y = flat @ self.kernel[...].astype(x.dtype)
+        kernel = self.kernel[...].astype(x.dtype)
+        y = jnp.matmul(flat, kernel, precision=precision_of(x.dtype))
         if self.bias is not None:
             y = y + self.bias[...].astype(x.dtype)
         if self.adapter is not None:

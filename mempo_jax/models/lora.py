@@ -31,7 +31,7 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from mempo_jax.models.families import tensor_names, tensor_table
-from mempo_jax.models.layers import DecoderConfig
+from mempo_jax.models.layers import DecoderConfig, precision_of
 
 Array = jax.Array
 Params = dict[str, Any]
@@ -92,8 +92,10 @@ class Adapter(nnx.Module):
         self.scale = lora.scale
 
     def __call__(self, x: Array) -> Array:
-        thin = x @ self.a[...].astype(x.dtype)
-        return thin @ self.b[...].astype(x.dtype) * self.scale
+        precision = precision_of(x.dtype)
+        thin = jnp.matmul(x, self.a[...].astype(x.dtype), precision=precision)
+        wide = jnp.matmul(thin, self.b[...].astype(x.dtype), precision=precision)
+        return wide * self.scale
 
 
 def attach(block: Any, lora: LoraConfig, rngs: nnx.Rngs) -> None:

@@ -185,14 +185,18 @@ def standing(
       hosts: processes of the run.
     """
     shapes = lowering.shapes
-    params = device_bytes(shapes.params)
-    state = device_bytes(shapes.state)
+    policy = settings.policy
+    params, state = device_bytes(shapes.params), device_bytes(shapes.state)
+    masters = device_bytes(shapes.trained)
+    # Else the masters are the parameters, or adapters that are counted among these.
+    narrows = policy.param_dtype != "float32" and not policy.lora.rank
     pays_kl = settings.objective.kl_coef > 0  # without, no reference is placed
     stays = {
         "parameters": params,
-        "optimiser": state - device_bytes(shapes.trained),
+        **({"float32 masters": masters} if narrows else {}),
+        "optimiser": state - masters,
         # With adapters the base is the reference too, see ``lora.split``.
-        "reference": 0 if settings.policy.lora.rank or not pays_kl else params,
+        "reference": 0 if policy.lora.rank or not pays_kl else params,
     }
     if reference is not None and pays_kl:
         # The policy's initial weights stay beside those of the other model.

@@ -42,7 +42,7 @@ from mempo_jax.planning.programs import (
     shape_of,
 )
 from mempo_jax.planning.speed import LEFT_OUT, OF_BANDWIDTH, OF_LINK, OF_PEAK, Work
-from mempo_jax.settings import ConfigError
+from mempo_jax.settings import LOG_PROB_GAPS, ConfigError
 
 MOST_CHANGES = 6  # rounds of a search, so that it ends
 LORA_RANK = 32  # of adapters, if all weights cannot be trained
@@ -416,8 +416,8 @@ def _less_at_once(settings: RunConfig, fullest: str, devices: int) -> Iterator[C
 
 def _wider_gap(settings: RunConfig) -> Changes:
     """Raises a tight bound that rounding in bfloat16 alone would exceed."""
-    gap = settings.train.max_log_prob_gap
-    return {} if gap >= 0.1 else {"train.max_log_prob_gap": 0.1}
+    tight = 0 < settings.train.max_log_prob_gap < LOG_PROB_GAPS["bfloat16"]
+    return {"train.max_log_prob_gap": 0.0} if tight else {}
 
 
 def with_changes(config: Mapping[str, Any], changes: Changes) -> RunConfig:

@@ -118,6 +118,7 @@ class Lowering:
             settings.objective,
             settings.credit,
             outcome_gate=settings.reward.outcome_gate,
+            param_dtype=policy.param_dtype,
             pass_tokens=0,  # as on other backends than the CPU that compiles this
         )
 

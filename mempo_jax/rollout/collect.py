@@ -2,8 +2,9 @@
 
 Each episode owns an engine slot while it runs; when one ends, the next job takes its
 slot over. An episode whose turn has been sampled acts and submits its next turn while
-the turns of others are still being sampled. Randomness is keyed by (run seed, purpose,
-step, task, sample, turn), so a trajectory does not depend on what it was batched with.
+the turns of others are still being sampled, and while the environments of others have
+not answered yet. Randomness is keyed by (run seed, purpose, step, task, sample, turn),
+so a trajectory does not depend on what it was batched with.
 """
 
 from __future__ import annotations
@@ -12,10 +13,18 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mempo_jax.envs import EnvironmentFault, Episode, EpisodeStatus, Task
+from mempo_jax.envs import (
+    EnvironmentFault,
+    Episode,
+    EpisodeStatus,
+    Question,
+    Reward,
+    Task,
+)
 from mempo_jax.envs.reward import RewardError
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.sampler import (
@@ -26,7 +35,14 @@ from mempo_jax.rollout.sampler import (
     SamplingFault,
 )
 from mempo_jax.rollout.segments import SegmentBuilder
-from mempo_jax.rollout.time_limits import HungCallError, call_with_limit, nothing
+from mempo_jax.rollout.time_limits import (
+    CallPool,
+    Calls,
+    HungCallError,
+    InOrder,
+    call_with_limit,
+    nothing,
+)
 from mempo_jax.rollout.trajectory import Trajectory
 
 # Errors that cost one trajectory; any other error is a bug of this program and is
@@ -78,6 +94,8 @@ class Collector:
       prefetch_verdicts: called with the (new, old) pairs that the writes of several
         episodes are about to ask a judge, before any of them runs its ops; None if no
         judge needs it.
+      workers: environments that may be called at the same time; 1: one after another,
+        while nothing is sampled, which is fastest if they answer at once.
 
     Attributes:
       engine: as above.
@@ -92,11 +110,12 @@ class Collector:
         make_episode: Callable[[Job], Episode],
         step_timeout_s: float,
         prefetch_verdicts: Callable[[list[tuple[str, str]]], None] | None = None,
+        workers: int = 1,
     ) -> None:
-        self.engine, self._tokenizer = engine, tokenizer
-        self._make_episode, self._limit = make_episode, step_timeout_s
-        self._prefetch = prefetch_verdicts
-        self._ask_between: Callable[[], None] = nothing
+        self.engine, self.tokenizer = engine, tokenizer
+        self.make_episode, self.limit_s = make_episode, step_timeout_s
+        self.prefetch, self._workers = prefetch_verdicts, workers
+        self.between: Callable[[], None] = nothing
         self.seconds_engine = 0.0
         self.seconds_host = 0.0
 
@@ -107,7 +126,7 @@ class Collector:
         Args:
           ask: called with nothing; what it raises ends ``run``.
         """
-        self._ask_between = self.engine.between = ask
+        self.between = self.engine.between = ask
 
     def run(
         self,
@@ -125,54 +144,65 @@ class Collector:
         Returns:
           Trajectories in the order of the jobs.
         """
+        calls: Calls = InOrder(self.limit_s)
+        if self._workers > 1:
+            calls = CallPool(self._workers, self.limit_s)
         try:
-            return self._run(jobs, decoding, on_done)
+            return _Round(self, calls, jobs, decoding, on_done).run()
         finally:
+            calls.close()
             self.engine.cancel()  # where an error left turns under way
 
-    def _run(self, jobs, decoding, on_done) -> list[Trajectory]:
+
+class _Round:
+    """One call of ``Collector.run``: episodes that start, are sampled, act and end.
+
+    An episode is in one place at a time: in the engine, which samples its turn; in its
+    environment, which starts it, answers its action or tells its truth; or here, ready
+    to be submitted.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        calls: Calls,
+        jobs: Sequence[Job],
+        decoding: Decoding,
+        on_done: Callable[[Trajectory], None],
+    ) -> None:
+        self._collector, self._engine = collector, collector.engine
+        self._calls, self._decoding, self._on_done = calls, decoding, on_done
         # Reversed, so that pop() takes the first job and the lowest slot.
-        waiting = list(enumerate(jobs))[::-1]
-        free = list(range(self.engine.slots))[::-1]
-        running: dict[int, _Run] = {}
-        done: dict[int, Trajectory] = {}
-        while waiting or running:
-            self._ask_between()
-            while waiting and free:
-                number, job = waiting.pop()
-                started = self._start(job, free.pop())
-                if isinstance(started, _Run):
-                    running[number] = started
-                    continue
-                slot, done[number] = started
-                free.append(slot)
-                on_done(done[number])
+        self._waiting = list(enumerate(jobs))[::-1]
+        self._free = list(range(self._engine.slots))[::-1]
+        self._starting: dict[int, tuple[Job, int]] = {}  # number of job -> it, slot
+        self._running: dict[int, _Run] = {}
+        self._done: dict[int, Trajectory] = {}
+
+    def run(self) -> list[Trajectory]:
+        """Runs all jobs to their end."""
+        while self._waiting or self._starting or self._running:
+            self._collector.between()
+            while self._waiting and self._free:
+                self._start()
+                self._settle()  # one that cannot start gives its slot back
             # All that can go on is submitted before waiting, so that the slots stay
             # busy.
-            self._submit(
-                [run for run in running.values() if not run.sampling], decoding
-            )
-            self._act(*self._wait(running))
-            for number in [a for a, run in running.items() if self._ended(run)]:
-                run = running.pop(number)
-                free.append(run.slot)
-                done[number] = run.finish(self._limit)
-                on_done(done[number])
-        return [done[number] for number in range(len(jobs))]
+            self._submit([run for run in self._running.values() if run.ready])
+            if any(run.sampling for run in self._running.values()):
+                self._act(*self._wait())
+            self._settle()
+        return [self._done[number] for number in range(len(self._done))]
 
-    def _start(self, job: Job, slot: int) -> _Run | tuple[int, Trajectory]:
-        [episode] = call_with_limit(
-            [functools.partial(self._make_episode, job)], self._limit
-        )
-        # An environment that cannot start costs its trajectory and gives the slot back.
-        if isinstance(episode, FAULTS):
-            failure = f"{type(episode).__name__}: {episode}"
-            return slot, failed_trajectory(job, failure)
-        if isinstance(episode, Exception):
-            raise episode
-        return _Run(job, episode, slot, self._tokenizer)
+    def _start(self) -> None:
+        """Starts an episode in each free slot."""
+        while self._waiting and self._free:
+            number, job = self._waiting.pop()
+            self._starting[number] = job, self._free.pop()
+            make = functools.partial(self._collector.make_episode, job)
+            self._calls.start(number, make)
 
-    def _submit(self, runs: list[_Run], decoding: Decoding) -> None:
+    def _submit(self, runs: list[_Run]) -> None:
         """Hands the contexts of episodes that wait for a turn to the engine."""
         began = time.perf_counter()
         requests = []
@@ -186,27 +216,27 @@ class Collector:
             key = run.job.turn_key(turn)
             requests.append(
                 # A copy: the segment goes on growing while the request is under way.
-                Request(run.slot, list(context), key, decoding.max_new_tokens)
+                Request(run.slot, list(context), key, self._decoding.max_new_tokens)
             )
             run.sampling = True
         submitted = time.perf_counter()
-        self.engine.submit(
+        self._engine.submit(
             requests,
-            temperature=decoding.temperature,
-            top_p=decoding.top_p,
-            top_k=decoding.top_k,
+            temperature=self._decoding.temperature,
+            top_p=self._decoding.top_p,
+            top_k=self._decoding.top_k,
         )
-        self.seconds_host += submitted - began
-        self.seconds_engine += time.perf_counter() - submitted
+        self._collector.seconds_host += submitted - began
+        self._collector.seconds_engine += time.perf_counter() - submitted
 
-    def _wait(
-        self, live: dict[int, _Run]
-    ) -> tuple[list[_Run], list[Generation | SamplingFault]]:
-        """Waits for turns that have been sampled."""
+    def _wait(self) -> tuple[list[_Run], list[Generation | SamplingFault]]:
+        """Waits for turns that have been sampled, or for environments to answer."""
         began = time.perf_counter()
-        ended = self.engine.wait()
-        self.seconds_engine += time.perf_counter() - began
-        by_slot = {run.slot: run for run in live.values()}
+        # While environments are called, it also returns as soon as one has answered.
+        until = (self._calls.ready,) if self._calls else ()
+        ended = self._engine.wait(*until)
+        self._collector.seconds_engine += time.perf_counter() - began
+        by_slot = {run.slot: run for run in self._running.values()}
         runs = [by_slot[request.slot] for request, _ in ended]
         for run in runs:
             run.sampling = False
@@ -229,48 +259,112 @@ class Collector:
             else:
                 actions.append((run, result))
         # One forward pass judges the pairs of all episodes, instead of one pass each.
-        if self._prefetch is not None:
+        if self._collector.prefetch is not None:
             pairs_by_episode = [
                 run.episode.questions(action.text) for run, action in actions
             ]
-            self._prefetch([pair for pairs in pairs_by_episode for pair in pairs])
+            pairs = [pair for pairs in pairs_by_episode for pair in pairs]
+            self._collector.prefetch(pairs)
         for run, action in actions:
             run.builder.acted(action.tokens, action.log_probs, run.episode.turn)
             if action.finish == "length":
                 # The action was cut by its token limit, which the records of a run
                 # report.
                 run.cut_turns.append(run.episode.turn)
-            offsets = self._tokenizer.offsets(action.tokens)
+            offsets = self._collector.tokenizer.offsets(action.tokens)
             run.episode.decide(action.text, offsets, action.finish == "stop")
-        # In order and one at a time: environments need not be thread-safe.
-        calls = [run.episode.advance for run, _ in actions]
-        outcomes = call_with_limit(calls, self._limit, self._ask_between)
-        for (run, _), result in zip(actions, outcomes, strict=True):
-            if isinstance(result, Exception):
-                run.fail(result)
-        self.seconds_host += time.perf_counter() - began
+            run.calling = True
+            self._calls.start(run.number, run.episode.advance)
+        self._collector.seconds_host += time.perf_counter() - began
 
-    @staticmethod
-    def _ended(run: _Run) -> bool:
-        return run.failure is not None or run.episode.done
+    def _settle(self) -> None:
+        """Takes what environments have answered, until there is something to sample."""
+        began = time.perf_counter()
+        while True:
+            self._end()
+            if not self._calls:
+                break
+            busy = any(run.ready or run.sampling for run in self._running.values())
+            between = self._collector.between
+            answers = self._calls.take(between, block=not busy)
+            if not answers:
+                break
+            for number, answer in answers:
+                self._answered(number, answer)
+        self._collector.seconds_host += time.perf_counter() - began
+
+    def _end(self) -> None:
+        """Asks the environments of episodes that have ended for their truth."""
+        for run in self._running.values():
+            if run.ended and not run.calling and not run.ending:
+                run.ending = run.calling = True
+                ask = functools.partial(
+                    truth_of, run.episode, run.failure, self._collector.limit_s
+                )
+                self._calls.start(run.number, ask, limited=False)
+
+    def _answered(self, number: int, answer: Any) -> None:
+        """Goes on with an episode whose environment has answered or failed."""
+        if number in self._starting:
+            job, slot = self._starting.pop(number)
+            # An environment that cannot start costs its trajectory, and gives the slot
+            # back.
+            if isinstance(answer, Exception):
+                self._over(number, slot, failed_trajectory(job, fault(answer)))
+            else:
+                tokenizer = self._collector.tokenizer
+                self._running[number] = _Run(number, job, answer, slot, tokenizer)
+            return
+        run = self._running[number]
+        run.calling = False
+        if not run.ending:
+            if isinstance(answer, Exception):
+                run.fail(answer)
+            return
+        if isinstance(answer, Exception):
+            raise answer
+        del self._running[number]
+        self._over(number, run.slot, run.finish(answer))
+
+    def _over(self, number: int, slot: int, trajectory: Trajectory) -> None:
+        self._free.append(slot)
+        self._done[number] = trajectory
+        self._on_done(trajectory)
 
 
 class _Run:
-    """One episode that is being run, with its slot and its segments."""
+    """One episode that is being run, with its slot and its segments.
 
-    def __init__(self, job: Job, episode: Episode, slot: int, tok: Tokenizer) -> None:
-        self.job, self.episode, self.slot = job, episode, slot
+    Attributes:
+      sampling: whether the engine samples a turn of it.
+      calling: whether a call of its environment is under way.
+      ending: whether it has ended, and its truth was asked for.
+    """
+
+    def __init__(
+        self, number: int, job: Job, episode: Episode, slot: int, tok: Tokenizer
+    ) -> None:
+        self.number, self.job, self.episode, self.slot = number, job, episode, slot
         self.builder = SegmentBuilder(tok)
-        self.sampling = False  # a turn is under way
+        self.sampling = self.calling = self.ending = False
         self.failure: str | None = None
         self.cut_turns: list[int] = []
 
-    def finish(self, limit_s: float) -> Trajectory:
+    @property
+    def ended(self) -> bool:
+        """Whether it has no further turn."""
+        # While a call is under way the episode may change at any moment.
+        return not self.calling and (self.failure is not None or self.episode.done)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its next turn can be sampled."""
+        return not (self.sampling or self.calling or self.ended)
+
+    def finish(self, truth: Truth) -> Trajectory:
         """Ends the run as a trajectory."""
         job = self.job
-        trajectory = finished(
-            job.task, job.sample, self.episode, self.builder, self.failure, limit_s
-        )
+        trajectory = finished(job.task, job.sample, self.episode, self.builder, truth)
         return dataclasses.replace(trajectory, cut_turns=tuple(self.cut_turns))
 
     def fail(self, error: Exception) -> None:
@@ -278,24 +372,27 @@ class _Run:
         self.failure = fault(error)
 
 
-def finished(
-    task: Task,
-    sample: int,
-    episode: Episode,
-    builder: SegmentBuilder,
-    failure: str | None,
-    limit_s: float,
-) -> Trajectory:
-    """Makes a trajectory from an episode that has ended, however its actions were made.
+class Truth(NamedTuple):
+    """What an environment says of an episode that has ended.
 
-    The environment computes its score and its truth, each within the time limit.
-    Everything is copied, since an abandoned call may wake up and go on.
+    Attributes:
+      failure: why there is no reward; None if there is one.
+      reward: None after a failure.
+      useful, questions, question_scores: see ``Trajectory``; empty if they are unknown.
+    """
+
+    failure: str | None
+    reward: Reward | None
+    useful: frozenset[int]
+    questions: tuple[Question, ...]
+    question_scores: tuple[float, ...]
+
+
+def truth_of(episode: Episode, failure: str | None, limit_s: float) -> Truth:
+    """Asks the environment of an episode for its score and its truth.
 
     Args:
-      task: what was run.
-      sample: number of the run within its group.
       episode: the ended episode.
-      builder: its segments.
       failure: why the episode could not end; None if it did.
       limit_s: seconds for each call of the environment.
     """
@@ -309,14 +406,39 @@ def finished(
     scores_of = getattr(episode.env, "question_scores", tuple)
     queries = [episode.env.useful, questions_of, scores_of]
     useful, questions, scores = call_with_limit(queries, limit_s)
+    # Truth that cannot be computed costs measurements, never the trajectory.
+    return Truth(
+        failure,
+        reward,
+        frozenset() if isinstance(useful, Exception) else useful,
+        () if isinstance(questions, Exception) else questions,
+        () if isinstance(scores, Exception) else scores,
+    )
+
+
+def finished(
+    task: Task, sample: int, episode: Episode, builder: SegmentBuilder, truth: Truth
+) -> Trajectory:
+    """Makes a trajectory from an episode that has ended, however its actions were made.
+
+    Everything is copied, since an abandoned call may wake up and go on.
+
+    Args:
+      task: what was run.
+      sample: number of the run within its group.
+      episode: the ended episode.
+      builder: its segments.
+      truth: what its environment said, from ``truth_of``.
+    """
     log = list(episode.bank.log)
     # Only now are all ops known, with the tokens that spelled them.
     builder.mark_ops([(r.turn, r.token_span) for r in log])
+    failed = truth.failure is not None
     return Trajectory(
         task=task,
         sample=sample,
-        status=episode.status if failure is None else EpisodeStatus.FAILED,
-        failure=failure,
+        status=EpisodeStatus.FAILED if failed else episode.status,
+        failure=truth.failure,
         goal=episode.env.goal,
         segments=builder.segments,
         log=log,
@@ -325,16 +447,15 @@ def finished(
         answers=list(episode.answers),
         turn_reward=list(episode.turn_reward),
         turn_observation=list(episode.turn_observation),
-        # Truth that cannot be computed costs measurements, never the trajectory.
-        useful=frozenset() if isinstance(useful, Exception) else useful,
-        questions=() if isinstance(questions, Exception) else questions,
-        reward=reward,
+        useful=truth.useful,
+        questions=truth.questions,
+        reward=truth.reward,
         bank_size=len(episode.bank.active),
         rebuilds=episode.rebuilds,
         tokens_total=builder.tokens_total,
         tokens_peak=builder.tokens_peak,
         seconds_recall=list(episode.recall_seconds),
-        question_scores=() if isinstance(scores, Exception) else scores,
+        question_scores=truth.question_scores,
         hygiene=episode.bank.hygiene(own=True, probes=0),
     )
 

@@ -16,6 +16,7 @@ Letters: ``R`` slots, ``N`` rows of the view, ``P`` prefill width, ``V`` vocabul
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -29,7 +30,13 @@ import numpy as np
 from mempo_jax.models.attention import PackedRows
 from mempo_jax.models.decoder import Cache, LanguageModel, unstacked
 from mempo_jax.rollout.prefill import EngineShapes, pack_rows, sizes
-from mempo_jax.rollout.sampler import Counters, NewContext, SampledTurn, fit
+from mempo_jax.rollout.sampler import (
+    Counters,
+    NewContext,
+    SampledTurn,
+    fit,
+    in_one_order,
+)
 
 
 class DeviceSlots:
@@ -149,7 +156,7 @@ class DeviceSlots:
         )
         # Every input was put on the devices on purpose: an implicit transfer is an
         # error.
-        with jax.transfer_guard("disallow"):
+        with jax.transfer_guard("disallow"), self._compiled.in_order():
             self._cache = self._compiled.prefill(
                 self._prefill_params, self._cache, *arrays, span=span
             )
@@ -158,7 +165,7 @@ class DeviceSlots:
         s = self.shapes
         packed = pack_rows(rows, size, s.slots, s.length, s.spans)
         packed = self._compiled.put(packed, whole=False)
-        with jax.transfer_guard("disallow"):
+        with jax.transfer_guard("disallow"), self._compiled.in_order():
             self._cache = self._compiled.prefill_packed(
                 self._prefill_params, self._cache, packed, spans=s.spans
             )
@@ -168,7 +175,7 @@ class DeviceSlots:
         for slot, origin in copies.items():
             source[slot] = origin
         source = self._compiled.put(source, whole=True)
-        with jax.transfer_guard("disallow"):
+        with jax.transfer_guard("disallow"), self._compiled.in_order():
             self._cache = self._compiled.copy(self._cache, source, span=span)
 
     def _run_decode(self, turns, slots, count, span, sampling, filtered):
@@ -187,16 +194,17 @@ class DeviceSlots:
         rows = (None if all_slots else view_rows, token, position, limit, keys, first)
         rows = self._compiled.put(rows, whole=all_slots)
         with jax.transfer_guard("disallow"):
-            self._cache, out = self._compiled.decode(
-                self._decode_params,
-                self._cache,
-                self._stop,
-                *rows,
-                sampling,
-                steps=self.shapes.chunk,
-                span=span,
-                filtered=filtered,
-            )
+            with self._compiled.in_order():
+                self._cache, out = self._compiled.decode(
+                    self._decode_params,
+                    self._cache,
+                    self._stop,
+                    *rows,
+                    sampling,
+                    steps=self.shapes.chunk,
+                    span=span,
+                    filtered=filtered,
+                )
             # One transfer a chunk: the host needs the text to find closing tags.
             return jax.device_get(out)
 
@@ -257,6 +265,11 @@ class EnginePrograms:
     def _on_one_cpu(self) -> bool:
         mesh = None if self._row_sharding is None else self._row_sharding.mesh
         return (mesh is None or mesh.size == 1) and jax.default_backend() == "cpu"
+
+    def in_order(self) -> contextlib.AbstractContextManager:
+        """Returns the context for calls of the programs, see ``in_one_order``."""
+        sharding = self._row_sharding
+        return in_one_order(1 if sharding is None else sharding.mesh.size)
 
     def put(self, tree, *, whole: bool):
         """Copies host arrays to the devices.

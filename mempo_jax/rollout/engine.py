@@ -37,6 +37,7 @@ from mempo_jax.rollout.sampler import (
     WeightSubscriber,
     buckets,
     check_fit,
+    never,
 )
 from mempo_jax.rollout.time_limits import nothing
 
@@ -162,8 +163,9 @@ class Engine:
         if not _same_arrays(leaves, self._given):
             self._forget_params()
             # No copy for arrays that are on their devices already.
-            self._params = self._move(params)
-            self._decode_params = self._compiled.for_decoding(self._params)
+            with self._compiled.in_order():
+                self._params = self._move(params)
+                self._decode_params = self._compiled.for_decoding(self._params)
             # Not the arrays themselves, or training could not free old weights.
             self._given = [weakref.ref(leaf) for leaf in leaves]
         for lane in self._lanes:
@@ -264,17 +266,22 @@ class Engine:
                 SampledTurn(request, self._tokenizer, self._tags, limit)
             )
 
-    def wait(self) -> list[tuple[Request, Generation]]:
+    def wait(
+        self, until: Callable[[], bool] = never
+    ) -> list[tuple[Request, Generation]]:
         """Works until some requests have ended and returns them, see ``Sampler``.
 
         It returns when enough requests have ended for their successors to fill the
         smallest prefill, or when half of the running ones have.
+
+        Args:
+          until: asked between two chunks.
         """
         self._admit()
         while True:
             open_turns = [turn for turn in self._running if turn.open]
             ended = len(self._running) - len(open_turns)
-            if ended >= min(self._min_ended, -(-len(self._running) // 2)):
+            if ended >= min(self._min_ended, -(-len(self._running) // 2)) or until():
                 return self._hand_over()
             # Only here: between two chunks nothing is in flight on the devices.
             self.between()

@@ -20,7 +20,7 @@ import functools
 import math
 import operator
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,11 +36,13 @@ from mempo_jax.rollout.sampler import (
     SamplingFault,
     WeightSubscriber,
     check_fit,
+    never,
 )
 from mempo_jax.rollout.time_limits import RequestThreads, get, nothing
 
 # Completions, not chat: the context is a list of ids that the server must not template.
 COMPLETIONS = "/v1/completions"
+LOOK_S = 0.01  # between two looks at whether something else can go on
 MOST_FAULTS = 8  # requests in a row that fail before the servers count as gone
 ID_PREFIX = "token_id:"
 NO_IDS = (
@@ -169,9 +171,14 @@ class HttpEngine:
             self.counters.tokens_fed += len(request.tokens)
             self._threads.start(functools.partial(self._serve, ticket))
 
-    def wait(self) -> list[tuple[Request, Generation | SamplingFault]]:
+    def wait(
+        self, until: Callable[[], bool] = never
+    ) -> list[tuple[Request, Generation | SamplingFault]]:
         """Waits for answers, see ``Sampler``; they come in the order that the network
         gives.
+
+        Args:
+          until: asked every ``LOOK_S``.
 
         Raises:
           ServerError: an answer that no further request would mend, or ``MOST_FAULTS``
@@ -179,7 +186,14 @@ class HttpEngine:
         """
         ended: list[tuple[_Ticket, Generation | SamplingFault]] = []
         while self._open and not (ended and self._done.empty()):
-            ticket, result, computed = get(self._done, self.between)
+            try:
+                limit_s = math.inf if until is never else LOOK_S
+                ticket, result, computed = get(self._done, self.between, limit_s)
+            except queue.Empty:
+                if until():
+                    break
+                self.between()
+                continue
             # An answer to a request of a round that was cancelled.
             if ticket.round != self._round:
                 continue  # of a round that was cancelled

@@ -29,7 +29,7 @@ from mempo_jax.memory import Verdict, parse_ops
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.engine import Engine
-from mempo_jax.rollout.sampler import Generation, Request, buckets, fit
+from mempo_jax.rollout.sampler import Generation, Request, buckets, fit, in_one_order
 from mempo_jax.settings import ConfigError
 
 GAP = " ... "  # shown in place of what was cut out
@@ -73,6 +73,7 @@ class PolicyJudge:
         row_sharding: jax.sharding.NamedSharding | None = None,
     ) -> None:
         self._tokenizer, self._row_sharding = tokenizer, row_sharding
+        self._devices = 1 if row_sharding is None else row_sharding.mesh.size
         self._rows = rows
         # Two widths: half of the longest question, rounded up to 8, and all of it.
         self._widths = buckets("widths", (-(-longest // 16) * 8, longest), longest)
@@ -179,7 +180,8 @@ class PolicyJudge:
         # Every input was put on the devices on purpose: an implicit transfer is an
         # error.
         with jax.transfer_guard("disallow"):
-            out = self._program(self._params, *arrays, self._answers)
+            with in_one_order(self._devices):
+                out = self._program(self._params, *arrays, self._answers)
             margins = np.asarray(jax.device_get(out))
         if not np.isfinite(margins[: len(contexts)]).all():
             raise FloatingPointError(

@@ -11,11 +11,18 @@ hold.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+
+
+def never() -> bool:
+    """False: works on until some requests have ended."""
+    return False
 
 
 class Sampler(Protocol):
@@ -91,14 +98,21 @@ class Sampler(Protocol):
             taken.
         """
 
-    def wait(self) -> list[tuple[Request, Generation | SamplingFault]]:
+    def wait(
+        self, until: Callable[[], bool] = never
+    ) -> list[tuple[Request, Generation | SamplingFault]]:
         """Works until some requests have ended and gives them back, as submitted.
 
-        Never empty while requests are under way, empty when none are. In the order of
-        submission. How many come together is up to the engine. If the engine computes
-        itself, that depends on the requests alone, never on timing; an engine over a
-        network may give them as they come, a trajectory's text being the same either
-        way. Only such an engine gives faults.
+        Never empty while requests are under way, unless ``until`` ended the work; empty
+        when none are. In the order of submission. How many come together is up to the
+        engine. If the engine computes itself, that depends on the requests alone, never
+        on timing (but for ``until``); an engine over a network may give them as they
+        come, a trajectory's text being the same either way. Only such an engine gives
+        faults.
+
+        Args:
+          until: asked now and then; once it is true, what has ended so far is given
+            back, though it may be nothing.
         """
 
     def cancel(self) -> None:
@@ -455,3 +469,20 @@ def check_fit(requests: Sequence[Request], slots: int, max_length: int) -> None:
                 f"got {len(request.tokens)}; end or rebuild the context earlier, or "
                 "raise max_length"
             )
+
+
+_ORDER = threading.RLock()
+
+
+def in_one_order(devices: int) -> contextlib.AbstractContextManager:
+    """The context in which a program is handed to its devices.
+
+    While one step trains and the next is sampled, two threads hand programs to the same
+    devices. Programs exchange arrays between devices: if one came first on one device
+    and the other on another, both would wait for ever. So a program is handed to all
+    its devices before the next one is; calls return before it has run.
+
+    Args:
+      devices: of the program; one alone has no order to keep.
+    """
+    return _ORDER if devices > 1 else contextlib.nullcontext()

@@ -1,20 +1,30 @@
-"""Runs host calls on daemon threads: in order under a time limit, or some at a time.
+"""Runs host calls under time limits: in order, or several at the same time.
 
 A call that outlives its limit is abandoned with its thread, which cannot be killed but
 ends with the process. The calls after it go on in a new thread.
+
+``call_with_limit`` makes calls one after another. ``InOrder`` and ``CallPool`` take
+calls of many owners, one of each at a time, and give their results back; the first
+makes them in the order in which they came, the second in several threads.
+``RequestThreads`` makes calls that keep limits of their own, some at the same time.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
 
 PAUSE_S = 0.5  # between two looks at whether waiting should go on
+# Calls that answer at once are waited for, so that what follows is the same each time:
+# which turns are sampled together would otherwise depend on the threads' order.
+GRACE_S = 0.005
+MOST_STUCK = 256  # threads in calls that were given up; a thread takes memory
 _HUNG = "expected an answer within {} s, got none; see config.env.step_timeout_s"
 
 
@@ -132,6 +142,244 @@ class _Worker:
             # on.
             except Exception as error:
                 self._results.put(error)
+
+
+class Calls(Protocol):
+    """Makes the calls of many owners, at most one of each at a time."""
+
+    def start(
+        self, owner: Hashable, call: Callable[[], Any], limited: bool = True
+    ) -> None:
+        """Takes a call and returns at once.
+
+        Args:
+          owner: whose call it is; none of its own is under way.
+          call: what to call.
+          limited: whether the time limit applies; False for a call that keeps limits
+            of its own.
+        """
+
+    def take(
+        self, between: Callable[[], None], *, block: bool
+    ) -> list[tuple[Hashable, Any]]:
+        """Results of calls that have ended, an exception in place of one that failed.
+
+        Args:
+          between: called now and then while waiting; what it raises is raised.
+          block: whether to wait until there is one, if any call is under way.
+
+        Returns:
+          (owner, result) in the order in which the calls were taken.
+        """
+
+    def ready(self) -> bool:
+        """Whether ``take`` would give a result at once."""
+
+    def close(self) -> None:
+        """Ends the threads that wait for calls; results are no longer taken."""
+
+    def __len__(self) -> int:
+        """How many calls have been taken and not given back."""
+
+
+class InOrder:
+    """``Calls`` that are made one after another, when their results are taken.
+
+    Args:
+      limit_s: seconds for each call.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit = limit_s
+        self._taken: list[tuple[Hashable, Callable[[], Any], bool]] = []
+
+    def start(
+        self, owner: Hashable, call: Callable[[], Any], limited: bool = True
+    ) -> None:
+        """See ``Calls``."""
+        self._taken.append((owner, call, limited))
+
+    def take(
+        self, between: Callable[[], None], *, block: bool
+    ) -> list[tuple[Hashable, Any]]:
+        """See ``Calls``; all that were taken are made now."""
+        taken, self._taken = self._taken, []
+        calls = [call for _, call, limited in taken if limited]
+        results = iter(call_with_limit(calls, self._limit, between))
+        return [
+            (owner, next(results) if limited else call())
+            for owner, call, limited in taken
+        ]
+
+    def ready(self) -> bool:
+        """See ``Calls``."""
+        return bool(self._taken)
+
+    def close(self) -> None:
+        """See ``Calls``."""
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+
+@dataclasses.dataclass(eq=False)
+class _Ticket:
+    """A call that a ``CallPool`` has taken.
+
+    Attributes:
+      number: in the order of taking.
+      owner, call, limited: see ``Calls.start``.
+      began: when a thread began with it, by ``time.monotonic``; None before.
+      over: whether the call has returned, or has been given up.
+    """
+
+    number: int
+    owner: Hashable
+    call: Callable[[], Any]
+    limited: bool
+    began: float | None = None
+    over: bool = False
+
+
+class CallPool:
+    """``Calls`` that are made in threads, ``workers`` of them at a time.
+
+    A call that outlives its limit keeps its thread, and another one takes the thread's
+    place. Threads are started when they are needed.
+
+    Args:
+      workers: the most calls at a time.
+      limit_s: seconds for each call, from when it has begun.
+    """
+
+    stuck = 0  # threads of all pools in calls that were given up
+    _stuck_lock = threading.Lock()
+
+    def __init__(self, workers: int, limit_s: float) -> None:
+        self._most, self._limit = workers, limit_s
+        self._waiting: queue.SimpleQueue = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue = queue.SimpleQueue()
+        self._open: dict[int, _Ticket] = {}
+        self._lock = threading.Lock()
+        self._threads = self._number = 0
+        self._newest = -math.inf  # when the last call was taken
+        self._closed = False
+
+    def start(
+        self, owner: Hashable, call: Callable[[], Any], limited: bool = True
+    ) -> None:
+        """See ``Calls``."""
+        ticket = _Ticket(self._number, owner, call, limited)
+        self._number += 1
+        self._open[ticket.number] = ticket
+        if CallPool.stuck >= MOST_STUCK:
+            ticket.over = True
+            why = f"{MOST_STUCK} calls of environments have not returned"
+            error = HungCallError(f"{why}; see config.env.step_timeout_s")
+            self._ended.put((ticket, error))
+            return
+        self._newest = time.monotonic()
+        self._waiting.put(ticket)
+        if self._threads < min(self._most, len(self._open)):
+            self._new_thread()
+
+    def take(
+        self, between: Callable[[], None], *, block: bool
+    ) -> list[tuple[Hashable, Any]]:
+        """See ``Calls``."""
+        ended = self._drain(self._newest + GRACE_S - time.monotonic())
+        while block and self._open and not ended:
+            between()
+            ended = self._drain(self._until_expiry())
+        ended.sort(key=lambda pair: pair[0].number)
+        return [(ticket.owner, result) for ticket, result in ended]
+
+    def ready(self) -> bool:
+        """See ``Calls``."""
+        return not self._ended.empty() or bool(self._expired())
+
+    def close(self) -> None:
+        """See ``Calls``."""
+        self._closed = True  # what has not begun never will
+        for _ in range(self._threads):
+            self._waiting.put(None)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def _drain(self, wait_s: float) -> list[tuple[_Ticket, Any]]:
+        """What has ended, after waiting so long at most for what is under way."""
+        ended: list[tuple[_Ticket, Any]] = []
+        until = time.monotonic() + wait_s
+        while self._open:
+            left = until - time.monotonic()
+            try:
+                # With a first result at hand only those of the same moment are awaited.
+                left = max(0.0, min(left, GRACE_S) if ended else left)
+                ticket, result = self._ended.get(timeout=left)
+            except queue.Empty:
+                break
+            del self._open[ticket.number]
+            ended.append((ticket, result))
+        return ended + [(ticket, self._give_up(ticket)) for ticket in self._expired()]
+
+    def _until_expiry(self) -> float:
+        """Seconds until a call could be given up, at most those between two looks."""
+        now = time.monotonic()
+        began = [t.began for t in self._open.values() if t.limited and t.began]
+        left = min(began) + self._limit - now if began else PAUSE_S
+        return min(max(left, 0.0), PAUSE_S)
+
+    def _expired(self) -> list[_Ticket]:
+        now = time.monotonic()
+        return [
+            ticket
+            for ticket in self._open.values()
+            if ticket.limited
+            and ticket.began is not None
+            and not ticket.over
+            and now - ticket.began > self._limit
+        ]
+
+    def _give_up(self, ticket: _Ticket) -> Any:
+        """Leaves a call to itself; the result, if it came in at the last moment."""
+        with self._lock:
+            late, ticket.over = ticket.over, True
+        if late:
+            # Its thread has ended it meanwhile: the result is on its way.
+            other, result = self._ended.get()
+            while other is not ticket:
+                self._ended.put((other, result))
+                other, result = self._ended.get()
+        else:
+            result = HungCallError(_HUNG.format(self._limit))
+            with CallPool._stuck_lock:
+                CallPool.stuck += 1
+            self._threads -= 1
+            self._new_thread()
+        del self._open[ticket.number]
+        return result
+
+    def _new_thread(self) -> None:
+        self._threads += 1
+        # A daemon, so that a call that hangs for ever cannot keep the process alive.
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while (ticket := self._waiting.get()) is not None and not self._closed:
+            ticket.began = time.monotonic()
+            try:
+                result = ticket.call()
+            # Kept as a result: it belongs to one owner, and the others go on.
+            except Exception as error:
+                result = error
+            with self._lock:
+                given_up, ticket.over = ticket.over, True
+            if given_up:  # another thread has taken this one's place
+                with CallPool._stuck_lock:
+                    CallPool.stuck -= 1
+                return
+            self._ended.put((ticket, result))
 
 
 class RequestThreads:

@@ -455,6 +455,9 @@ def check_same_arrays(saved: Any, target: Any, where: pathlib.Path) -> None:
       ConfigError: an array is absent, or has another shape or dtype; names the first.
     """
     wanted = _arrays(target)
+    # Before there were float32 masters, trained weights in bfloat16 were saved as they
+    # were. Restored they become masters of the same values.
+    saved = {name: _as_master(saved[name], wanted.get(name)) for name in saved}
     if saved == wanted:
         return
     name = min(name for name in saved | wanted if saved.get(name) != wanted.get(name))
@@ -463,6 +466,12 @@ def check_same_arrays(saved: Any, target: Any, where: pathlib.Path) -> None:
         f" config makes it {wanted.get(name, 'absent')}; continue a run with the"
         " config that it began with, or choose another workdir"
     )
+
+
+def _as_master(saved: Any, wanted: Any) -> Any:
+    """The saved [shape, dtype], as wanted if only a bfloat16 array is to be widened."""
+    widened = wanted is not None and [*saved] == [wanted[0], "bfloat16"]
+    return wanted if widened and wanted[1] == "float32" else saved
 
 
 def checksum(record: Mapping[str, Any]) -> int:

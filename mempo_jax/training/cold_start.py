@@ -92,6 +92,7 @@ def cold_start(
         settings.objective,
         settings.credit,
         outcome_gate=settings.reward.outcome_gate,
+        param_dtype=settings.policy.param_dtype,
     )
     # Without adapters everything is trained, and ``frozen`` is empty.
     trained, frozen = lora.split(policy.params)
@@ -118,7 +119,7 @@ def cold_start(
                 state = run.train(state, first)
                 checkpoints.wait()
     if policy.model.lora is None:
-        return state.params
+        return programs.trained(state)
     # In float32 on the host, see ``lora.merge``.
     return lora.merge(to_host(lora.join(state.params, frozen)), policy.model.lora)
 
@@ -305,10 +306,10 @@ class _Steps:
 
     def _sums(self, state: TrainState) -> Any:
         sums = self._programs.supervised_zeros()
+        params = lora.join(self._programs.trained(state), self._frozen)
         for rows in self._batches.draw():
             self._limit_run_ahead(sums)
             self._check()  # the state is whole until the step's update
-            params = lora.join(state.params, self._frozen)
             sums = self._programs.supervised_accumulate(params, sums, rows)
         return sums
 

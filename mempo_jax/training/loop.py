@@ -27,6 +27,7 @@ from mempo_jax.envs import TaskSuite
 from mempo_jax.evaluation.stats import step_stats
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import pack
+from mempo_jax.rollout.sampler import in_one_order
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training import checks
 from mempo_jax.training.credit_records import Prober, TokenCreditRecorder
@@ -123,6 +124,7 @@ class Trainer:
         self.programs = self._make_programs(policy, mesh)
         trained, self.frozen = lora.split(policy.params)
         self.state: TrainState = state_from_params(trained, self.optimiser, mesh)
+        self._copied: tuple[TrainState, Any] | None = None
         # Fresh adapters do nothing: the initial policy is the base with adapters off.
         reference = policy if reference is None else reference
         self.reference: Any = None
@@ -147,13 +149,12 @@ class Trainer:
         self._dump = dump
         self._stop = Stop() if stop is None else stop
         self._sampler.ask_between(self._stop.check_alone)
-        # The state is donated to each update, so what samples meanwhile is a copy.
         self._copy = jax.jit(
             partial(jax.tree.map, jnp.copy),
             out_shardings=jax.tree.map(lambda leaf: leaf.sharding, self.state.params),
         )
         ahead = settings.sampling.steps_ahead > 0
-        self.older = self._copy(self.state.params) if ahead else None
+        self.older = self._kept() if ahead else None
         # Saved in checkpoints, so the counts survive a restart.
         self.in_a_row = {"skipped": 0, "empty": 0}
         self._most_skipped = 0  # in a row, at most, within the last step
@@ -168,12 +169,21 @@ class Trainer:
             settings.objective,
             settings.credit,
             outcome_gate=settings.reward.outcome_gate,
+            param_dtype=settings.policy.param_dtype,
         )
 
     @property
     def params(self) -> Any:
-        """The policy's current parameters, frozen ones included."""
-        return lora.join(self.state.params, self.frozen)
+        """The policy's current parameters as it computes with them, frozen ones too."""
+        return lora.join(self._trained, self.frozen)
+
+    @property
+    def _trained(self) -> Any:
+        """The trained ones: the masters, or copies that are made once an update."""
+        if self._copied is None or self._copied[0] is not self.state:
+            self._copied = None  # freed first, so that one copy at a time exists
+            self._copied = self.state, self.programs.trained(self.state)
+        return self._copied[1]
 
     @property
     def local_params(self) -> Any:
@@ -202,7 +212,7 @@ class Trainer:
         dummies = dummy_trajectories(self.settings, self._shapes)
         self.groups.warm_up(dummies)
         if self.older is not None:
-            self._copy(self.state.params)
+            self._kept()
         self._credit_recorder.warm_up(dummies)
         for length in self._shapes.length_buckets:
             rows = dummy_rows(self._shapes.rows_of(length), length)
@@ -317,10 +327,18 @@ class Trainer:
         """Begins to sample the next step, if that is to be; the copies that sample."""
         if self.older is None:
             return None
-        newer = self._copy(self.state.params)
+        newer = self._kept()
         if not last:
             self._sampler.begin(step + 1, lora.join(newer, self.frozen))
         return newer
+
+    def _kept(self) -> Any:
+        """Trained parameters that the next update leaves as they are."""
+        # It donates the masters. Copies in another dtype are not part of the state.
+        if self.programs.narrows:
+            return self._trained
+        with in_one_order(self._mesh.size):
+            return self._copy(self.state.params)
 
     def _probe(self, groups: Groups) -> tuple[Groups, dict[str, Any]]:
         """The groups with the evidence that the credit modes need, and its cost.
@@ -393,7 +411,7 @@ class Trainer:
             rows, temperature = batch[0].rows, self.settings.sampling.temperature
             older = self.programs.score(self._sampling_params, rows, temperature)
             log_probs = [(rows, older.log_probs, None)]
-        gap = checks.log_prob_gap(log_probs, self.settings.train.max_log_prob_gap)
+        gap = checks.log_prob_gap(log_probs, self.settings.max_log_prob_gap)
         # Only before the first update of a run: after it the policy has moved.
         if self._reference_is_initial and int(self.state.step) == 0:
             checks.reference_is_policy(log_probs)
@@ -429,6 +447,7 @@ class Trainer:
         self, step: int, number: int, sums: Accumulator, batch: Sequence[ScoredRows]
     ) -> dict[str, Any]:
         """One optimiser update by an accumulated gradient; its metrics."""
+        self._copied = None  # of the old state, which is consumed
         self.state, device_metrics = self.programs.apply(self.state, sums)
         metrics = to_host(device_metrics)  # waits until the update is done
         metrics |= scheduled_values(step, self.settings)._asdict()

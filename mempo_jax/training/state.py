@@ -1,4 +1,9 @@
-"""The optimiser, its schedules, and the state that an optimiser step changes."""
+"""The optimiser, its schedules, and the state that an optimiser step changes.
+
+What is trained is kept in float32 (the *masters*), whatever the passes compute with. An
+update at a learning rate of 1e-6 is smaller than the distance between neighbouring
+bfloat16 numbers: added to bfloat16 weights, nearly all of it would be rounded away.
+"""
 
 from __future__ import annotations
 
@@ -117,39 +122,24 @@ def learning_rate(
 def make_optimiser(
     schedule: optax.Schedule, train: TrainConfig
 ) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) in float32 throughout.
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101), for float32 masters.
 
-    Moments and updates are float32 whatever the parameters are stored in; add updates
-    with ``add_updates``. The norm of the whole gradient is clipped first.
+    The norm of the whole gradient is clipped first.
 
     Args:
       schedule: update number -> learning rate.
       train: gives ``adam_*``, ``weight_decay`` and ``grad_clip``.
     """
-    return _in_float32(
-        optax.chain(
-            # Before Adam: one huge gradient would stay in its moments for many updates.
-            optax.clip_by_global_norm(train.grad_clip),
-            optax.adamw(
-                schedule,
-                b1=train.adam_b1,
-                b2=train.adam_b2,
-                eps=train.adam_eps,
-                weight_decay=train.weight_decay,
-            ),
-        )
-    )
-
-
-def add_updates(params: Any, updates: Any) -> Any:
-    """params + updates, summed in float32, in the parameters' own dtype.
-
-    Args:
-      params: tree of arrays.
-      updates: the same tree, float32.
-    """
-    return jax.tree.map(
-        lambda p, u: (p.astype(u.dtype) + u).astype(p.dtype), params, updates
+    return optax.chain(
+        # Before Adam: one huge gradient would stay in its moments for many updates.
+        optax.clip_by_global_norm(train.grad_clip),
+        optax.adamw(
+            schedule,
+            b1=train.adam_b1,
+            b2=train.adam_b2,
+            eps=train.adam_eps,
+            weight_decay=train.weight_decay,
+        ),
     )
 
 
@@ -184,10 +174,10 @@ def state_from_params(
     mesh: Mesh,
     partition_rules: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
 ) -> TrainState:
-    """A fresh optimiser over a copy of existing parameters.
+    """A fresh optimiser over float32 copies of existing parameters.
 
     Args:
-      params: tree of numpy or jax arrays; the caller may keep them.
+      params: tree of numpy or jax arrays of any dtype; the caller may keep them.
       optimiser: makes its own state.
       mesh: devices to place it on.
       partition_rules: how parameters are split over them.
@@ -198,7 +188,7 @@ def state_from_params(
     shardings = placement.shardings(shapes, mesh, partition_rules)
 
     def copy(params: Any) -> TrainState:
-        # A copy: updates donate the state, and the caller may keep these parameters.
+        # Copies: updates donate the state, and the caller may keep these parameters.
         return fresh_state(jax.tree.map(jnp.copy, params), optimiser)
 
     return jax.jit(copy, out_shardings=shardings)(params)
@@ -208,23 +198,8 @@ def fresh_state(params: Any, optimiser: optax.GradientTransformation) -> TrainSt
     """The state at step 0.
 
     Args:
-      params: what is trained.
+      params: what is trained, in any dtype.
       optimiser: makes its own state.
     """
-    return TrainState(params, optimiser.init(params), jnp.zeros((), jnp.int32))
-
-
-def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """``inner`` on float32 copies: in bfloat16 small moments and updates round away."""
-
-    def init(params):
-        return inner.init(_wide(params))
-
-    def update(updates, state, params=None):
-        return inner.update(_wide(updates), state, _wide(params))
-
-    return optax.GradientTransformation(init, update)
-
-
-def _wide(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
+    masters = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    return TrainState(masters, optimiser.init(masters), jnp.zeros((), jnp.int32))

@@ -27,9 +27,10 @@ from mempo_jax.core import CreditConfig
 from mempo_jax.distributed import placement
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
+from mempo_jax.rollout.sampler import in_one_order
 from mempo_jax.training import loss as losses
 from mempo_jax.training.loss import LossInputs, Model, Scores
-from mempo_jax.training.state import add_updates, fresh_state
+from mempo_jax.training.state import fresh_state
 from mempo_jax.types import Array, Rows, TrainState, Trajectories
 
 # Tokens of a forward and backward pass on one CPU: each pass reuses the memory of the
@@ -76,6 +77,7 @@ class TrainPrograms:
         credit: CreditConfig,
         *,
         outcome_gate: bool,
+        param_dtype: Any = jnp.float32,
         partition_rules: placement.PartitionRules = placement.DECODER_PARTITION_RULES,
         pass_tokens: int | None = None,
     ):
@@ -87,6 +89,7 @@ class TrainPrograms:
           optimiser: makes updates from the gradient.
           objective, credit: settings, constants of the compiled programs.
           outcome_gate: see ``core.advantages.gated_normalise``.
+          param_dtype: of the parameters that passes take, unless these are adapters.
           partition_rules: how parameters are split over the mesh.
           pass_tokens: see ``scan_row_chunks``; None: as is best on this machine.
         """
@@ -101,7 +104,11 @@ class TrainPrograms:
         self._model = model.with_rows(self._rows) if mesh.size > 1 else model
         self._replicated = placement.replicated(mesh)
         shapes = jax.eval_shape(model.init, jax.random.key(0))
-        trained, _ = lora.split(shapes)
+        trained, frozen = lora.split(shapes)
+        # Adapters are small and stay float32 in every pass.
+        self._narrow = None if frozen else jnp.dtype(param_dtype)
+        if self._narrow == jnp.float32:
+            self._narrow = None
         self._params = placement.shardings(shapes, mesh, partition_rules)
         self._state = placement.shardings(
             jax.eval_shape(partial(fresh_state, optimiser=optimiser), trained),
@@ -146,7 +153,9 @@ class TrainPrograms:
           bonus_scale: factor of all bonuses, from ``core.bonus_scale``.
         """
         arrays = self._put((trajectories, token_count))
-        return self._loss_inputs(*arrays, bonus_scale=self._scalar(bonus_scale))
+        scale = self._scalar(bonus_scale)
+        with in_one_order(self.mesh.size):
+            return self._loss_inputs(*arrays, bonus_scale=scale)
 
     def score(self, params: Any, rows: Rows, temperature: float) -> Scores:
         """Log-probs of the counted tokens, and entropy of their distributions.
@@ -160,12 +169,33 @@ class TrainPrograms:
           By the alignment rule; 0 for tokens that do not count (see ``loss.counted``),
           whose logits are hardly ever computed.
         """
-        rows = self.place_rows(rows)
-        return self._score(params, rows, self._scalar(temperature))
+        rows, temperature = self.place_rows(rows), self._scalar(temperature)
+        with in_one_order(self.mesh.size):
+            return self._score(params, rows, temperature)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether passes take copies of the masters, in another dtype."""
+        return self._narrow is not None
+
+    def trained(self, state: TrainState) -> Any:
+        """The trained parameters as passes take them.
+
+        Args:
+          state: not consumed.
+
+        Returns:
+          The masters themselves, or copies of them if ``narrows``.
+        """
+        if not self.narrows:
+            return state.params
+        with in_one_order(self.mesh.size):
+            return self._trained(state.params)
 
     def zeros(self) -> Accumulator:
         """An empty accumulator for ``accumulate``."""
-        return self._zeros()
+        with in_one_order(self.mesh.size):
+            return self._zeros()
 
     def supervised_zeros(self) -> Accumulator:
         """An empty accumulator for ``supervised_accumulate``."""
@@ -204,9 +234,9 @@ class TrainPrograms:
         """
         arrays = self.place_rows((rows, old_log_probs, ref_log_probs))
         scalars = self._scalar(kl_coef), self._scalar(temperature)
-        return self._accumulate(
-            params, accumulator, *arrays, self._put(inputs), *scalars
-        )
+        inputs = self._put(inputs)
+        with in_one_order(self.mesh.size):
+            return self._accumulate(params, accumulator, *arrays, inputs, *scalars)
 
     def supervised_accumulate(
         self, params: Any, accumulator: Accumulator, rows: Rows
@@ -236,7 +266,8 @@ class TrainPrograms:
           The state, and scalars: loss, grad_norm (before clipping), count, tokens,
           skipped, empty, and the accumulated sums as means over tokens.
         """
-        return self._apply(state, accumulator)
+        with in_one_order(self.mesh.size):
+            return self._apply(state, accumulator)
 
     def _compile(
         self, objective: ObjectiveConfig, credit: CreditConfig, outcome_gate: bool
@@ -289,6 +320,12 @@ class TrainPrograms:
             in_shardings=(params, sums, rows),
             out_shardings=sums,
             donate_argnums=1,  # as above
+        )
+        # One program for all copies, each made where its master is. They are narrow
+        # before they are gathered or moved, which sends half as many bytes.
+        self._trained = jax.jit(
+            partial(jax.tree.map, lambda leaf: leaf.astype(self._narrow)),
+            out_shardings=self._state.params,
         )
         self._apply = jax.jit(
             partial(apply_update, optimiser=self._optimiser),
@@ -406,7 +443,8 @@ def apply_update(
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     empty = sums.count == 0
     updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
-    new = TrainState(add_updates(state.params, updates), opt_state, state.step + 1)
+    params = optax.apply_updates(state.params, updates)
+    new = TrainState(params, opt_state, state.step + 1)
     use = finite & ~empty
     # Chosen by where, so that a bad update leaves every leaf as it was.
     state = jax.tree.map(lambda a, b: jnp.where(use, a, b), new, state)

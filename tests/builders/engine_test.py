@@ -32,7 +32,7 @@ def test_members_of_a_group_see_variants_and_evaluation_does_not(world):
     settings, suite, policy = world
     mesh = make_run_mesh(settings)
     _, collector = make_collector(policy, suite, settings, mesh)
-    make = collector._make_episode
+    make = collector.make_episode
     seen = [first_line(make, suite, "train", sample) for sample in range(5)]
     plain = settings.context.instructions
     assert seen == [plain, *VARIANTS, plain, VARIANTS[0]]

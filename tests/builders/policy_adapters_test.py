@@ -121,7 +121,8 @@ def test_a_run_continues_to_the_same_bits(setting, trainer, tmp_path, monkeypatc
             assert figures["kl_first_update"] < 1e-10, "adapters that are off"
             assert scored
             for _, old, ref in scored:
-                np.testing.assert_array_equal(old, ref)
+                # Two programs: one of them computes the gradient as well.
+                np.testing.assert_allclose(old, ref, rtol=0, atol=1e-6)
             RunCheckpoints(trainer, {}, RunDir(str(tmp_path))).save_now(1)
         assert figures["log_prob_gap"] < 1e-4
     assert figures["kl"] > 1e-5, "adapters that are on"
@@ -153,6 +154,8 @@ def test_checkpoints_of_another_base_are_refused(setting, tmp_path):
         frozen=ours,
         in_a_row={},
     )
+    trainer.to_save = lambda: trainer.state
+    trainer.put_back = lambda saved: setattr(trainer, "state", saved)
     RunCheckpoints(trainer, {}, place).save_now(1)
     assert RunCheckpoints(trainer, {}, place).restore() == 1
     trainer.frozen = theirs
@@ -189,6 +192,9 @@ class Nudge:
 
     def __init__(self, *args, **named):
         pass
+
+    def trained(self, state):
+        return state.params
 
     def supervised_zeros(self):
         return None

@@ -21,7 +21,7 @@ SHAPE = DecoderConfig(
     tied=True,
     qkv_bias=True,
     qk_norm=False,
-    max_positions=128,
+    max_positions=256,
 )
 
 

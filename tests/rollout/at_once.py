@@ -11,7 +11,7 @@ class AtOnce:
         if requests:
             self._asked = requests, sampling
 
-    def wait(self):
+    def wait(self, until=None):
         if self._asked is None:
             return []
         requests, sampling = self._asked

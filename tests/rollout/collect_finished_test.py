@@ -3,7 +3,7 @@
 import pytest
 
 from mempo_jax.envs import EnvironmentFault, EpisodeStatus, Task
-from mempo_jax.rollout.collect import failed, fault, finished
+from mempo_jax.rollout.collect import failed, fault, finished, truth_of
 from mempo_jax.rollout.segments import SegmentBuilder
 from tests.envs.scripted_env import make_episode
 from tests.rollout.tiny import TOKENIZER
@@ -21,7 +21,9 @@ def test_the_bank_is_measured_at_the_end():
     ):
         episode.observe()
         episode.act(action)
-    made = finished(TASK, 3, episode, SegmentBuilder(TOKENIZER), None, 5.0)
+    made = finished(
+        TASK, 3, episode, SegmentBuilder(TOKENIZER), truth_of(episode, None, 5.0)
+    )
     assert (made.sample, made.status) == (3, EpisodeStatus.DONE)
     assert made.hygiene.active == made.bank_size == 2
     assert made.hygiene.junk_share == 1.0
@@ -30,7 +32,9 @@ def test_the_bank_is_measured_at_the_end():
 
 def test_a_failure_has_no_reward():
     episode = make_episode()
-    made = finished(TASK, 0, episode, SegmentBuilder(TOKENIZER), "it broke", 5.0)
+    made = finished(
+        TASK, 0, episode, SegmentBuilder(TOKENIZER), truth_of(episode, "it broke", 5.0)
+    )
     assert (made.status, made.failure, made.reward) == (
         EpisodeStatus.FAILED,
         "it broke",

@@ -96,7 +96,7 @@ def jobs(count=8, step=0, seed=3, purpose="train"):
     return [Job(task, sample, seed, purpose, step) for sample in range(count)]
 
 
-def make_collector(engine, rules=None, *, turns=6, env=None, timeout_s=20.0):
+def make_collector(engine, rules=None, *, turns=6, env=None, timeout_s=20.0, workers=1):
     """``env``: job -> environment."""
 
     def make(job):
@@ -108,7 +108,7 @@ def make_collector(engine, rules=None, *, turns=6, env=None, timeout_s=20.0):
             settings=limits(max_turns=turns),
         )
 
-    return Collector(engine, TOKENIZER, make, timeout_s)
+    return Collector(engine, TOKENIZER, make, timeout_s, workers=workers)
 
 
 def decoding(temperature=1.0, max_new_tokens=10):

@@ -25,6 +25,9 @@ class Counting:
     def __init__(self, *given, **named):
         pass
 
+    def trained(self, state):
+        return state.params
+
     def supervised_zeros(self):
         return 0.0
 

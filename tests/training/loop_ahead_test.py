@@ -195,3 +195,15 @@ def test_groups_do_not_depend_on_who_samples_them(case):
     assert spoken(begun.groups.sampled) == spoken(now.groups.sampled)
     np.testing.assert_array_equal(begun.groups.arrays.reward, now.groups.arrays.reward)
     assert begun.counters["tokens_generated"] == now.counters["tokens_generated"] > 0
+
+
+def test_two_threads_share_a_mesh_without_waiting_for_each_other():
+    """Both exchange arrays between devices; in two orders they would hang."""
+    config = get_config()
+    config.mesh.data, config.mesh.fsdp, config.mesh.tensor = 2, 2, 1
+    config.train.length_buckets = (80,)
+    settings = from_config(config.to_dict())
+    suite, mesh = make_suite(settings), make_mesh(2, 2, 1)
+    trainer = Trainer(make_nano(suite, settings), suite, settings, mesh)
+    lags = [figures["policy_lag"] for figures, _ in trainer.run(0, 4)]
+    assert lags == [0, 1, 1, 1]

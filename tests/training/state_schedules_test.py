@@ -47,7 +47,9 @@ def test_an_update_is_given_them_and_they_are_reported():
     trainer = SimpleNamespace(
         settings=settings(4), programs=programs, state=None, in_a_row=noted
     )
-    figures = loop.Trainer._update(trainer, 3, 0, [], make_trajectories())
+    sums, _ = loop.Trainer._gradient(trainer, 3, 0, [], make_trajectories())
+    batch = [loop.ScoredRows(None, None, np.zeros(1))]
+    figures = loop.Trainer._apply(trainer, 3, 0, sums, batch)
     assert seen == [pytest.approx(0.25)]
     assert figures["bonus_scale"] == pytest.approx(0.25)
     assert figures["kl_coef"] == pytest.approx(0.009)
