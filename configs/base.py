@@ -183,7 +183,7 @@ def get_config() -> ConfigDict:
     c.policy.nano.mlp_width = 128
 
     c.engine = ConfigDict()  # where turns are sampled
-    c.engine.kind = "local"  # "local" | "http" (a server on this or another machine)
+    c.engine.kind = "local"  # "local" | "http" (servers on this or other machines)
     # Groups of slots that the local engine computes at the same time: on a CPU, one a
     # core was faster for a model of 5 million parameters; `nano` gains nothing. Texts
     # then differ from those of one group by rounding alone.
@@ -192,17 +192,20 @@ def get_config() -> ConfigDict:
     # () = always all. Each compiles programs of its own.
     c.engine.row_buckets = ()
     c.engine.http = ConfigDict()
-    c.engine.http.url = ""  # "http://host:8000", OpenAI-compatible: vLLM, SGLang
+    # "http://host:8000", OpenAI-compatible: vLLM, SGLang. Several servers of the same
+    # policy: separated by commas.
+    c.engine.http.url = ""
     c.engine.http.model = ""  # the name that the server serves the policy under
     c.engine.http.api_key_env = ""  # environment variable with the key; "" = no key
     c.engine.http.timeout_s = 120.0  # of one try of one request
     c.engine.http.retries = 3  # then the request costs its trajectory
-    c.engine.http.max_concurrent = 64  # requests sent at the same time
-    # How new weights reach the server. "directory": they are written to sync_dir, and
-    # the server is asked to read them. "none": it keeps its own (docs/serving.md); they
-    # must be those that the run begins with, so do without a cold start.
-    c.engine.http.sync = "directory"  # | "none"
-    c.engine.http.sync_dir = ""  # seen by the server too; this program's own
+    c.engine.http.max_concurrent = 64  # requests of a process sent at the same time
+    # How new weights reach the servers. "directory": they are written to sync_dir, and
+    # each server is asked to read them. "adapter": as well, but only the adapters of
+    # policy.lora. "none": a server keeps its own (docs/serving.md). With the last two,
+    # servers must hold the weights that the run begins with: do without a cold start.
+    c.engine.http.sync = "directory"  # | "adapter" | "none"
+    c.engine.http.sync_dir = ""  # seen by the servers too; this program's own
     # POSTs after each writing, "/path" or "/path {json}", in which {directory} means
     # the path of sync_dir. These two are vLLM's; it must be serving sync_dir.
     c.engine.http.reload = (

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from mempo_jax.core.credit import CreditConfig
 from mempo_jax.core.objective import AGGREGATIONS, AUX_KEYS, IMPORTANCE_KEYS
-from mempo_jax.engine_config import EngineConfig, check_stale
+from mempo_jax.engine_config import EngineConfig, check_adapters, check_stale
 from mempo_jax.envs.adapters import ADAPTERS, AdapterConfig
 from mempo_jax.envs.babi import BabiConfig
 from mempo_jax.envs.context import ContextConfig
@@ -128,6 +128,8 @@ class RunConfig:
         require(ok, "reward.efficiency_size", expected, weight)
         cap, gap = self.objective.importance_cap, self.max_log_prob_gap
         check_stale(self.engine, cap, gap, self.train.eval_tasks)
+        rank, cold_steps = self.policy.lora.rank, self.train.cold_start_steps
+        check_adapters(self.engine, rank, cold_steps)
         ahead = self.sampling.steps_ahead > 0
         why = "with sampling.steps_ahead = 1, whose tokens come from older weights"
         ok = cap > 0 or not ahead

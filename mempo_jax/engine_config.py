@@ -1,7 +1,7 @@
 """The config section ``engine``: where turns are sampled, and how weights get there.
 
-Turns are sampled by the engine of this process ("local"), or by a server that speaks
-OpenAI's HTTP API ("http"), on this or another machine.
+Turns are sampled by the engine of this process ("local"), or by servers that speak
+OpenAI's HTTP API ("http"), on this or other machines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import pathlib
 import urllib.parse
 from typing import Annotated
 
-from mempo_jax.rollout.http_engine import check_directory, read_call
+from mempo_jax.rollout.http_client import read_call
+from mempo_jax.rollout.http_servers import check_directory
 from mempo_jax.settings import (
     Bound,
     ConfigError,
@@ -25,7 +26,7 @@ from mempo_jax.settings import (
 )
 
 KINDS = ("local", "http")
-SYNCS = ("directory", "none")
+SYNCS = ("directory", "adapter", "none")
 STALE_GAP = 0.1  # nats: a server that never learns soon differs by more
 RowBuckets = Annotated[
     tuple[int, ...],
@@ -75,16 +76,16 @@ class EngineConfig:
 
 @dataclasses.dataclass(frozen=True)
 class HttpConfig:
-    """A server that samples; section ``engine.http``."""
+    """Servers that sample; section ``engine.http``."""
 
-    url: str  # "http://host:port", without user, password or query
+    url: str  # "http://host:port", without user, password or query; several by commas
     model: str  # the name under which the server serves the policy
     api_key_env: str  # environment variable that holds the key; "": no key
     timeout_s: Seconds  # of one try of one request
     retries: NonNegativeInt  # after a failed try; then the trajectory fails
-    max_concurrent: PositiveInt  # requests sent at the same time
+    max_concurrent: PositiveInt  # requests of a process sent at the same time
     sync: Annotated[str, one_of(SYNCS)]  # "none": the server keeps its weights
-    sync_dir: str  # where new weights are written; the server must see it too
+    sync_dir: str  # where new weights are written; the servers must see it too
     reload: tuple[str, ...]  # POSTs that make the server read them, "/path {json}"
     reload_timeout_s: Seconds  # of one such POST
 
@@ -96,19 +97,22 @@ class HttpConfig:
             except ValueError as error:
                 raise ConfigError(f"config.engine.http.reload: {error}") from error
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The address of each server."""
+        return tuple(url.strip() for url in self.url.split(","))
+
     def check_used(self) -> None:
         """Checks what matters only when turns are sampled by a server.
 
         Raises:
           ConfigError: the server cannot be reached or given weights this way.
         """
-        parts = urllib.parse.urlsplit(self.url)
-        ok = parts.scheme in ("http", "https") and bool(parts.hostname)
-        require(ok, "engine.http.url", "'http://host:port' or https", self.url)
-        # The address is not shown: it may hold a secret.
-        plain = not (parts.username or parts.password or parts.query)
-        expected = "no user, password or query; a key goes into an environment variable"
-        require(plain, "engine.http.url", f"{expected} (api_key_env)", "one with them")
+        for url in self.urls:
+            _check_url(url)
+        different = {url.rstrip("/").removesuffix("/v1") for url in self.urls}
+        once = len(different) == len(self.urls)
+        require(once, "engine.http.url", "each address once", self.url)
         require(
             bool(self.model),
             "engine.http.model",
@@ -116,17 +120,19 @@ class HttpConfig:
             self.model,
         )
         self.api_key()
-        if self.sync == "directory":
+        if self.sync != "none":
             self._check_sync()
 
     def _check_sync(self) -> None:
         require(
             bool(self.sync_dir),
             "engine.http.sync_dir",
-            "a directory that this machine and the server share, as sync is "
-            "'directory'",
+            "a directory that this machine and the servers share, as sync is "
+            f"{self.sync!r}",
             self.sync_dir,
         )
+        if self.sync == "adapter":
+            return  # neither whole weights nor calls of the user's: nothing can clash
         require(
             bool(self.reload),
             "engine.http.reload",
@@ -155,6 +161,41 @@ class HttpConfig:
                 "empty, or of another form"
             )
         return key
+
+
+def _check_url(url: str) -> None:
+    parts = urllib.parse.urlsplit(url)
+    ok = parts.scheme in ("http", "https") and bool(parts.hostname)
+    expected = "'http://host:port' or https, several separated by commas"
+    require(ok, "engine.http.url", expected, url)
+    # The address is not shown: it may hold a secret.
+    plain = not (parts.username or parts.password or parts.query)
+    expected = "no user, password or query; a key goes into an environment variable"
+    require(plain, "engine.http.url", f"{expected} (api_key_env)", "one with them")
+
+
+def check_adapters(engine: EngineConfig, rank: int, cold_start_steps: int) -> None:
+    """Checks that adapters alone make the servers' base the policy.
+
+    Args:
+      engine: section ``engine``; one that sends no adapters passes.
+      rank: ``policy.lora.rank``; 0: there are no adapters.
+      cold_start_steps: ``train.cold_start_steps``, which change the base.
+
+    Raises:
+      ConfigError: there are none, or their base is one that no server has.
+    """
+    if engine.kind != "http" or engine.http.sync != "adapter":
+        return
+    why = "as engine.http.sync = 'adapter' sends the servers nothing but adapters"
+    require(rank > 0, "policy.lora.rank", f"at least 1 {why}", rank)
+    require(
+        cold_start_steps == 0,
+        "train.cold_start_steps",
+        f"0 {why}, whose base is the policy after the cold start: make that beforehand "
+        "(experiments/cold_start.py), serve it, and begin with it (policy.path)",
+        cold_start_steps,
+    )
 
 
 def check_stale(

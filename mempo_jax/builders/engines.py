@@ -6,9 +6,11 @@ divide over, and a server that is not the policy.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,7 +18,7 @@ import numpy as np
 
 from mempo_jax.builders import memory_models
 from mempo_jax.builders.memory_models import MemoryModels
-from mempo_jax.builders.policies import Policy
+from mempo_jax.builders.policies import Policy, adapt
 from mempo_jax.builders.suites import call_workers, make_episodes
 from mempo_jax.config import RunConfig
 from mempo_jax.core.log_probs import shifted_log_probs
@@ -32,18 +34,26 @@ from mempo_jax.distributed.placement import (
     sampling_mesh,
     slots_multiple,
     split_devices,
+    to_local,
 )
 from mempo_jax.envs import Episode, TaskSuite
 from mempo_jax.memory import closing_tags
+from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import BatchShapes
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.engine import Engine
-from mempo_jax.rollout.http_client import JsonClient, ServerError
-from mempo_jax.rollout.http_engine import (
-    DirectoryPublisher,
-    HttpEngine,
+from mempo_jax.rollout.http_client import (
+    JsonClient,
+    ServerError,
     check_served,
     read_call,
+)
+from mempo_jax.rollout.http_engine import HttpEngine
+from mempo_jax.rollout.http_servers import (
+    AdapterPublisher,
+    DirectoryPublisher,
+    Publisher,
+    Servers,
 )
 from mempo_jax.rollout.sampler import Generation, Request, Sampler, SamplingFault
 from mempo_jax.settings import ConfigError
@@ -52,6 +62,9 @@ FIRST_ANSWER_S = 20.0  # a server that is up lists its models at once
 PROBE_TOKENS = 8  # sampled to compare log-probs, and at most as many before them
 PROBE_KEY = np.array([0, 1], np.uint32)  # any key would do
 PROBE_SCALE = 1.1  # makes weights that are not those which a server started with
+# How large the outputs of the adapters of a probe are, against those of the matrices
+# that they belong to: enough to see, in bfloat16 too, whether a server adds them.
+PROBE_ADAPTED = 0.3
 
 
 def make_run_mesh(settings: RunConfig) -> Any:
@@ -75,11 +88,6 @@ def make_run_mesh(settings: RunConfig) -> Any:
         raise ConfigError(
             "config.mesh.sampling: expected devices = fsdp = tensor = 0 and data = -1, "
             f"as a server samples (config.engine.kind = {settings.engine.kind!r})"
-        )
-    if hosts.count() > 1 and settings.engine.kind != "local":
-        raise ConfigError(
-            "config.engine.kind: expected 'local' with several processes, got "
-            f"{settings.engine.kind!r}; run one process"
         )
     if hosts.count() > 1 and settings.sampling.steps_ahead:
         raise ConfigError(
@@ -222,40 +230,64 @@ def make_http_engine(policy: Policy, settings: RunConfig) -> HttpEngine:
       settings: of the run.
     """
     http = settings.engine.http
-    client = JsonClient(
-        http.url,
-        api_key=http.api_key(),
-        timeout_s=http.timeout_s,
-        retries=http.retries,
-    )
-    publish = None
-    if not settings.engine.stale:
-        publish = DirectoryPublisher(
-            client,
-            pathlib.Path(http.sync_dir),
-            # A running server keeps its old output matrix if the files have none: a
-            # matrix that is tied to the embedding is therefore written as well.
-            functools.partial(
-                dataclasses.replace(policy, params=None).save, repeat_tied=True
-            ),
-            [read_call(line) for line in http.reload],
-            http.reload_timeout_s,
+    clients = [
+        JsonClient(
+            url,
+            api_key=http.api_key(),
+            timeout_s=http.timeout_s,
+            retries=http.retries,
         )
+        for url in http.urls
+    ]
+    servers = Servers(
+        clients,
+        http.model,
+        _make_publisher(dataclasses.replace(policy, params=None), settings),
+        from_primary=hosts.from_primary,
+    )
     return HttpEngine(
-        client,
+        servers,
         policy.tokenizer,
-        model=http.model,
-        slots=settings.sampling.slots,
+        slots=settings.sampling.slots // hosts.count(),
         max_length=settings.max_segment_tokens,
         vocab_size=policy.config.vocab_size,
         closing_tags=closing_tags(),
         max_concurrent=http.max_concurrent,
-        publish=publish,
     )
 
 
+def _make_publisher(policy: Policy, settings: RunConfig) -> Publisher | None:
+    """What brings weights to servers; None if they keep those they have."""
+    http = settings.engine.http
+    directory = pathlib.Path(http.sync_dir)
+    if settings.engine.stale:
+        return None
+    if http.sync == "directory":
+        return DirectoryPublisher(
+            directory,
+            # A running server keeps its old output matrix if the files have none: a
+            # matrix that is tied to the embedding is therefore written as well.
+            functools.partial(policy.save, repeat_tied=True),
+            [read_call(line) for line in http.reload],
+            http.reload_timeout_s,
+        )
+    adapters = policy.model.lora
+    if adapters is None:
+        raise ConfigError(
+            "config.engine.http.sync: expected 'directory' or 'none' for a policy "
+            "without adapters, such as one that a run has saved, got 'adapter'"
+        )
+
+    def save(path: pathlib.Path, params: Any) -> None:
+        base = settings.policy.path
+        lora.save_adapters(path, policy.config, params, adapters, base)
+
+    timeout_s = http.reload_timeout_s
+    return AdapterPublisher(directory, save, http.model, timeout_s, hosts.from_primary)
+
+
 def check_server(settings: RunConfig) -> None:
-    """Asks a server for its models; does nothing for the local engine.
+    """Asks each server for its models; does nothing for the local engine.
 
     It changes nothing there, so it may be done before a policy is read.
 
@@ -263,66 +295,106 @@ def check_server(settings: RunConfig) -> None:
       settings: of the run.
 
     Raises:
-      ConfigError: the server does not answer within seconds, or serves other models.
+      ConfigError: a server does not answer within seconds, or serves other models.
     """
     if settings.engine.kind == "local":
         return
     http = settings.engine.http
-    client = JsonClient(
-        http.url,
-        api_key=http.api_key(),
-        timeout_s=min(http.timeout_s, FIRST_ANSWER_S),
-        retries=0,
-    )
-    try:
-        check_served(client, http.model)
-    except ServerError as error:
-        raise ConfigError(f"config.engine.http: {error}") from error
+    for url in http.urls:
+        client = JsonClient(
+            url,
+            api_key=http.api_key(),
+            timeout_s=min(http.timeout_s, FIRST_ANSWER_S),
+            retries=0,
+        )
+        with _as_config_errors():
+            check_served(client, http.model)
 
 
 def check_engine(policy: Policy, settings: RunConfig, mesh: Any) -> None:
-    """Tries a server before anything is computed; does nothing for the local engine.
+    """Tries each server before anything is computed; nothing for the local engine.
 
-    The server is given the policy's weights, somewhat scaled: otherwise a server that
-    reads none of them, or not all, could pass with the weights that it already has. It
-    samples a few tokens, and its log-probs of them are compared with the policy's.
+    The servers are given the policy's weights, somewhat changed: otherwise a server
+    that reads none of them, or not all, could pass with the weights that it already
+    has. Each samples a few tokens for each process of the run, and its log-probs of
+    them are compared with the policy's.
 
-    If it keeps its weights (sync "none"), they must be the policy's before any cold
+    If they keep their weights (sync "none"), these must be the policy's before any cold
     start. A cold start would lead away from them: make it beforehand, serve its policy
     and begin with that one (policy.path, train.cold_start_steps = 0).
 
     Args:
       policy: with the parameters that the run begins with.
       settings: of the run.
-      mesh: where the policy's own log-probs are computed.
+      mesh: of the run; the policy's own log-probs are computed on a process's part.
 
     Raises:
-      ConfigError: it cannot be reached, cannot be used, or is not the policy.
+      ConfigError: one cannot be reached, cannot be used, or is not the policy.
     """
     if settings.engine.kind == "local":
         return
+    policy = _changed(policy, settings, mesh)
     engine = make_http_engine(policy, settings)
-    if not settings.engine.stale:
-        scaled = jax.tree.map(lambda leaf: leaf * PROBE_SCALE, policy.params)
-        policy = dataclasses.replace(policy, params=scaled)
-    temperature = settings.sampling.temperature
     context = policy.tokenizer.encode(settings.context.instructions)
     context = (context or list(policy.tokenizer.stop_ids))[:PROBE_TOKENS]
     most = min(PROBE_TOKENS, settings.sampling.max_new_tokens)
+    request = Request(0, context, PROBE_KEY, most)
+
+    def try_each() -> None:
+        with engine.servers.one_by_one() as urls, _as_config_errors():
+            for url in urls:
+                [generation] = engine.generate(
+                    [request], temperature=settings.sampling.temperature
+                )
+                _compare(policy, settings, local_mesh(mesh), context, generation, url)
+
+    def check() -> None:
+        with _as_config_errors():
+            engine.servers.check()
+
+    # What a process finds out about its connections, all must know.
+    hosts.gather(check)
+    with _as_config_errors():
+        engine.set_params(policy.params, all_must=True)
+    hosts.gather(try_each)
+
+
+@contextlib.contextmanager
+def _as_config_errors() -> Iterator[None]:
     try:
-        engine.check_model()
-        engine.set_params(policy.params)
-        [generation] = engine.generate(
-            [Request(0, context, PROBE_KEY, most)], temperature=temperature
-        )
+        yield
     except (ServerError, SamplingFault) as error:
         raise ConfigError(f"config.engine.http: {error}") from error
-    _compare(policy, settings, mesh, context, generation)
+
+
+def _changed(policy: Policy, settings: RunConfig, mesh: Any) -> Policy:
+    """The policy that servers are tried with, whole in each process."""
+    if settings.engine.stale:
+        params = place_params(policy.params, mesh)
+    elif settings.engine.http.sync == "directory":
+        placed = place_params(policy.params, mesh)
+        params = jax.tree.map(lambda leaf: leaf * PROBE_SCALE, placed)
+    else:
+        policy = adapt(policy, settings, mesh, "check")
+        adapters, base = lora.split(policy.params)
+        std = PROBE_ADAPTED / (settings.policy.lora.rank**0.5 * policy.model.lora.scale)
+        # Fresh adapters have b = 0 and do nothing, whether a server adds them or not.
+        # The shardings stay, so that no device holds more than its own part.
+        where = jax.tree.map(lambda leaf: leaf.sharding, adapters)
+        drawn = jax.jit(lora.with_drawn_b, out_shardings=where)(adapters, std)
+        params = lora.join(drawn, base)
+    return dataclasses.replace(policy, params=to_local(params, mesh))
 
 
 def _compare(
-    policy: Policy, settings: RunConfig, mesh: Any, context: list[int], generation: Any
+    policy: Policy,
+    settings: RunConfig,
+    mesh: Any,
+    context: list[int],
+    generation: Generation,
+    url: str,
 ) -> None:
+    """Raises ConfigError unless a server's log-probs are those of the policy."""
     temperature = settings.sampling.temperature
     limit = settings.max_log_prob_gap
     # Temperature 1 too: some servers report log-probs before they are scaled by it.
@@ -342,6 +414,11 @@ def _compare(
             "'none' leaves as they are: serve the weights that training begins with, "
             "or raise the limit"
         )
+    elif settings.engine.http.sync == "adapter":
+        why = (
+            "it has not loaded the adapters that were written to engine.http.sync_dir, "
+            "serves another base than policy.path, or computes in another dtype"
+        )
     else:
         why = (
             "it has not read the weights that were written to engine.http.sync_dir, or "
@@ -350,7 +427,7 @@ def _compare(
             "changes the distribution"
         )
     raise ConfigError(
-        f"config.engine.http: the server's log-probs differ from the policy's by up to "
+        f"config.engine.http: the log-probs of {url} differ from the policy's by up to "
         f"{gap:.3g}, at most {limit:g} may (config.train.max_log_prob_gap): {why}"
     )
 

@@ -164,6 +164,26 @@ def new_adapters(base: Params, lora: LoraConfig, key: Array) -> Params:
     return {"layers": adapters}
 
 
+def with_drawn_b(adapters: Params, std: float) -> Params:
+    """Draws each ``b`` anew, so that adapters that were fresh do something.
+
+    Args:
+      adapters: as ``split`` gives them.
+      std: standard deviation of each element; with 1 / (sqrt(r) * scale) an adapter's
+        output is about as large as that of its kernel.
+    """
+
+    def draw(path: Any, leaf: Array) -> Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if not name.endswith("/b"):
+            return leaf
+        # As for ``new_adapters``: other targets do not change the draw of this one.
+        own = jax.random.fold_in(jax.random.key(0), zlib.crc32(name.encode()))
+        return std * jax.random.normal(own, leaf.shape, leaf.dtype)
+
+    return jax.tree.map_with_path(draw, adapters)
+
+
 def merged(
     params: Params,
     path: str,

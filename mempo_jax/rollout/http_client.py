@@ -1,14 +1,12 @@
-"""JSON calls to one HTTP server, and the form of a completions request.
+"""JSON calls to one HTTP server.
 
 Every call has a time limit and some retries, and its errors say what to change.
-
-The form is that of vLLM and of newer SGLang: prompts as token ids, and sampled ids in
-the answer (``return_token_ids``, or log-prob entries named "token_id:17"). Text is
-never turned back into ids, since the policy may have spelled it with other ones.
 """
 
 from __future__ import annotations
 
+import datetime
+import email.utils
 import functools
 import http.client
 import io
@@ -16,32 +14,21 @@ import json
 import math
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.sampler import Request
-
-LONGEST_PAUSE_S = 30.0  # between two tries
+MODELS = "/v1/models"
+DIRECTORY = "{directory}"  # in a body: stands for the path of a directory
+LONGEST_PAUSE_S = 30.0  # between two tries, of its own accord
+# What a server asks for is waited out up to this: a date that is far off, as of a clock
+# that is wrong, must not stop a run for hours.
+LONGEST_ASKED_PAUSE_S = 60.0
 SHOWN_CHARS = 300  # of what a server says about an error
-BUSY, FIRST_SERVER_ERROR = 429, 500
+BUSY, FIRST_SERVER_ERROR, UNAVAILABLE = 429, 500, 503
 HINTS = {
     401: "; it wants a key: see config.engine.http.api_key_env",
     403: "; it refuses this key: see config.engine.http.api_key_env",
     404: "; see config.engine.http.model, and config.engine.http.url or .reload",
 }
-ID_PREFIX = "token_id:"
-NO_IDS = (
-    "the server sent no token ids. It must know return_token_ids (a recent vLLM or "
-    "SGLang does), or be started so that log-prob entries are named by id (vLLM: "
-    "--return-tokens-as-token-ids)"
-)
-NO_LOG_PROBS = (
-    "the server sent no log-prob for each sampled token. It must serve `logprobs` in "
-    "/v1/completions (vLLM: --max-logprobs of at least 1)"
-)
 
 
 class JsonClient:
@@ -53,7 +40,11 @@ class JsonClient:
       timeout_s: seconds for one try, from connecting to the last byte.
       retries: further tries after a lost connection, a time-out, an answer that is no
         JSON, or status 429 or 5xx; other errors are never tried again.
-      pause_s: before the first retry; it doubles from one to the next.
+      pause_s: before the first retry; it doubles from one to the next, and is as long
+        as a ``Retry-After`` of the server at least.
+
+    Attributes:
+      url, retries: as above.
     """
 
     def __init__(
@@ -67,30 +58,63 @@ class JsonClient:
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._key = api_key
-        self._timeout, self._retries, self._pause = timeout_s, retries, pause_s
+        self._timeout, self.retries, self._pause = timeout_s, retries, pause_s
 
-    def get(self, path: str, *, retries: int | None = None) -> Any:
+    def get(
+        self, path: str, *, retries: int | None = None, most_s: float = math.inf
+    ) -> Any:
         """Returns the JSON answer of a GET; it raises what ``post`` raises.
 
         Args:
           path: with its leading slash.
           retries: further tries; None for the client's own number.
+          most_s: seconds for one try, if the client's own limit is longer.
         """
-        return self._call("GET", path, None, self._timeout, retries)
+        limit = min(self._timeout, most_s)
+        return self._call("GET", path, None, limit, retries)
 
-    def post(self, path: str, body: Any, *, timeout_s: float | None = None) -> Any:
+    def post(
+        self,
+        path: str,
+        body: Any,
+        *,
+        timeout_s: float | None = None,
+        reads_json: bool = True,
+    ) -> Any:
         """Returns the JSON answer to a JSON body, or None if the server sends no body.
 
         Args:
           path: with its leading slash.
           body: what to send.
           timeout_s: seconds for one try; None for the client's own limit.
+          reads_json: False for an answer of plain text, which is returned as it is.
 
         Raises:
           ServerFaultError: all tries failed; the message says how the last one did.
           ServerError: the server refuses the request.
         """
-        return self._call("POST", path, body, timeout_s or self._timeout, None)
+        limit = timeout_s or self._timeout
+        return self._call("POST", path, body, limit, None, reads_json)
+
+    def post_once(self, path: str, body: Any) -> Any:
+        """Makes one try of ``post``; its error tells neither the server nor the tries.
+
+        Args:
+          path, body: as for ``post``.
+        """
+        return self._read(self._once("POST", path, body, self._timeout), True)
+
+    def pause_s(self, failed: int, fault: ServerFaultError) -> float:
+        """Seconds to wait before another try.
+
+        Args:
+          failed: tries that have failed, from 1.
+          fault: of the last of them.
+        """
+        # Doubling pauses give a server that restarts time, up to a bound that stays
+        # bearable.
+        own = min(self._pause * 2 ** (failed - 1), LONGEST_PAUSE_S)
+        return max(own, fault.asked_pause_s)
 
     def _call(
         self,
@@ -99,23 +123,35 @@ class JsonClient:
         body: Any,
         timeout_s: float,
         retries: int | None,
+        reads_json: bool = True,
     ) -> Any:
-        retries = self._retries if retries is None else retries
-        for attempt in range(retries + 1):
-            if attempt:
-                # Doubling pauses give a server that restarts time, up to a bound that
-                # stays bearable.
-                time.sleep(min(self._pause * 2 ** (attempt - 1), LONGEST_PAUSE_S))
+        retries = self.retries if retries is None else retries
+        for failed in range(1, retries + 2):
             try:
-                return self._once(method, path, body, timeout_s)
+                reply = self._once(method, path, body, timeout_s)
+                return self._read(reply, reads_json)
             except ServerFaultError as error:
                 fault = error
-        tries = "1 try" if not retries else f"{retries + 1} tries"
-        raise ServerFaultError(
-            f"{method} {self.url}{path}: {fault} ({tries}; see config.engine.http)"
-        ) from fault
+            if failed <= retries:
+                time.sleep(self.pause_s(failed, fault))
+        raise self.gave_up(method, path, fault, retries + 1) from fault
 
-    def _once(self, method: str, path: str, body: Any, timeout_s: float) -> Any:
+    def gave_up(
+        self, method: str, path: str, fault: ServerFaultError, tries: int
+    ) -> ServerFaultError:
+        """Returns the error of a request that no further try is made for.
+
+        Args:
+          method, path: of the request.
+          fault: of its last try, made here.
+          tries: how many there were.
+        """
+        count = "1 try" if tries == 1 else f"{tries} tries"
+        return ServerFaultError(
+            f"{method} {self.url}{path}: {fault} ({count}; see config.engine.http)"
+        )
+
+    def _once(self, method: str, path: str, body: Any, timeout_s: float) -> Reply:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -128,15 +164,28 @@ class JsonClient:
             ) from error
         except (OSError, http.client.HTTPException) as error:
             why = str(error) or type(error).__name__
-            raise ServerFaultError(f"no answer: {why}") from error
+            raise ServerFaultError(f"no answer: {why}", lost=True) from error
         # Busy or broken: the same request may succeed later.
         if reply.status == BUSY or reply.status >= FIRST_SERVER_ERROR:
-            raise ServerFaultError(self._describe(reply))
+            asked = reply.status in (BUSY, UNAVAILABLE)
+            pause_s = asked_pause_s(reply.retry_after) if asked else 0.0
+            raise ServerFaultError(
+                self._describe(reply),
+                busy=reply.status == BUSY or pause_s > 0,
+                asked_pause_s=pause_s,
+            )
         if not 200 <= reply.status < 300:
             hint = HINTS.get(reply.status, "")
             raise ServerError(
-                f"{method} {self.url}{path}: {self._describe(reply)}{hint}"
+                f"{method} {self.url}{path}: {self._describe(reply)}{hint}",
+                status=reply.status,
             )
+        return reply
+
+    @staticmethod
+    def _read(reply: Reply, reads_json: bool) -> Any:
+        if not reads_json:
+            return reply.body.decode(errors="replace")
         try:
             return json.loads(reply.body) if reply.body else None
         except ValueError as error:
@@ -160,19 +209,73 @@ class JsonClient:
 
 
 class ServerError(RuntimeError):
-    """The server's answer cannot be used, and asking again would not help."""
+    """The server's answer cannot be used, and asking again would not help.
+
+    Args:
+      message: what was asked, what came, and what to change.
+      status: of the answer; 0 if that is not what was wrong.
+
+    Attributes:
+      status: as above.
+    """
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ServerFaultError(ServerError):
     """No usable answer within the time limit and all retries; the next request may get
-    one."""
+    one.
+
+    Args:
+      message: as above.
+      lost: the connection could not be made, or broke.
+      busy: the server says that it has too much to do.
+      asked_pause_s: seconds that it wants to be left alone; 0: it says nothing of that.
+
+    Attributes:
+      lost, busy, asked_pause_s: as above.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        lost: bool = False,
+        busy: bool = False,
+        asked_pause_s: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.lost, self.busy, self.asked_pause_s = lost, busy, asked_pause_s
 
 
 class Reply(NamedTuple):
-    """A status code and the whole body of an answer."""
+    """A status code, the whole body of an answer, and its ``Retry-After``."""
 
     status: int
     body: bytes
+    retry_after: str = ""
+
+
+def asked_pause_s(retry_after: str) -> float:
+    """Returns the seconds of a ``Retry-After``: 0 to LONGEST_ASKED_PAUSE_S.
+
+    Args:
+      retry_after: whole seconds or an HTTP date; anything else counts as 0.
+    """
+    text = retry_after.strip()
+    if text.isascii() and text.isdecimal():
+        # Not as an int, which refuses numbers of thousands of digits.
+        return min(float(text), LONGEST_ASKED_PAUSE_S)
+    try:
+        until = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    # An HTTP date is in GMT, even where it does not say so.
+    until = until if until.tzinfo else until.replace(tzinfo=datetime.UTC)
+    seconds = until.timestamp() - time.time()
+    return min(max(seconds, 0.0), LONGEST_ASKED_PAUSE_S)
 
 
 def exchange(
@@ -207,7 +310,8 @@ def exchange(
         connection.sock.settimeout(_left(deadline))
         connection.request(method, parts.path, body, headers)
         response = connection.getresponse()
-        return Reply(response.status, response.read())
+        retry_after = response.headers.get("Retry-After", "")
+        return Reply(response.status, response.read(), retry_after)
     finally:
         connection.close()
 
@@ -249,210 +353,82 @@ def _left(deadline: float) -> float:
     return seconds_left
 
 
-class RequestSampling(NamedTuple):
-    """How tokens are drawn; temperature 0 is greedy, top_p 1 and top_k 0 are off."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-
-
-class CompletionAnswer(NamedTuple):
-    """One answer, as sampled, before anything is cut off.
-
-    Attributes:
-      tokens: sampled ids.
-      log_probs: f32, one for each of them.
-      finish: "stop" or "length", as the server says.
-      computed: prompt tokens that it computed and did not take from a cache, as far as
-        it says.
-    """
-
-    tokens: list[int]
-    log_probs: np.ndarray
-    finish: str
-    computed: int
-
-
-def request_body(
-    request: Request,
-    sampling: RequestSampling,
-    *,
-    model: str,
-    max_tokens: int,
-    tags: Sequence[str],
-    stop_ids: Sequence[int],
-) -> dict[str, Any]:
-    """Returns the body of one request.
-
-    Every field that shapes the distribution is set, because servers fill in missing
-    ones from the model's own generation_config.json.
+def check_served(client: JsonClient, model: str, *, most_s: float = math.inf) -> None:
+    """Asks a server once for the names it serves; this changes nothing there.
 
     Args:
-      request: the turn to sample.
-      sampling: how to draw.
-      model: the name under which the server knows the model.
-      max_tokens: the most tokens to sample.
-      tags: texts that end a turn.
-      stop_ids: ids that end a turn.
-    """
-    return {
-        "model": model,
-        "prompt": list(request.tokens),
-        "max_tokens": max_tokens,
-        "n": 1,
-        "stream": False,
-        "seed": seed_of(request.key),
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        # Servers turn top-k off with -1, this program with 0.
-        "top_k": sampling.top_k or -1,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        # The log-prob of each sampled token: the loss needs it as behaviour log-prob.
-        "logprobs": 1,
-        # Either is enough; an answer that shows ids in neither form is refused when
-        # read.
-        "return_token_ids": True,
-        "return_tokens_as_token_ids": True,
-        "stop": list(tags),
-        # The tag that ends a turn is part of the turn.
-        "include_stop_str_in_output": True,
-        "stop_token_ids": list(stop_ids),
-        "no_stop_trim": True,  # SGLang: the token that ends a turn stays in the ids
-        # Tags may be special tokens, and a stop text is looked for in the text.
-        "skip_special_tokens": False,
-        "spaces_between_special_tokens": False,
-    }
-
-
-def seed_of(key: np.ndarray) -> int:
-    """Returns a seed below 2^63 (the most that servers take) from the ``key`` of a
-    turn."""
-    # Both words of the key count, so that seeds of different turns differ.
-    high, low = (int(word) for word in key)
-    return (high << 32 | low) & (2**63 - 1)
-
-
-def read_answer(
-    content: Any, prompt: Sequence[int], *, vocab_size: int, max_tokens: int
-) -> CompletionAnswer:
-    """Checks one answer and takes it apart.
-
-    Args:
-      content: the JSON body.
-      prompt: the ids that were sent.
-      vocab_size: ids must be below it.
-      max_tokens: the most that were asked for.
+      client: of the server.
+      model: the name that must be among them.
+      most_s: seconds for its answer, if the client's own limit is longer.
 
     Raises:
-      ServerError: it lacks ids or log-probs, or they cannot be of this policy.
-      ServerFaultError: the server gave this one request up.
+      ServerError: nothing answers, or ``model`` is not served.
     """
-    choice = _only_choice(content)
-    if (finish := choice.get("finish_reason")) not in ("stop", "length"):
-        raise ServerFaultError(f"the server ended the request with {finish!r}")
-    _check_prompt(choice, content, prompt)
-    tokens = _tokens(choice)
-    log_probs = _log_probs(choice, len(tokens))
-    unknown = [t for t in tokens if not 0 <= t < vocab_size]
-    if unknown:
+    names = served_names(client, most_s=most_s)
+    if model not in names:
         raise ServerError(
-            f"the server sampled the id {unknown[0]}, expected ids below {vocab_size}: "
-            "it serves another model or another vocabulary than config.policy"
+            f"{client.url} serves {names}, not {model!r} (config.engine.http.model)"
         )
-    if not 1 <= len(tokens) <= max_tokens:
-        raise ServerError(
-            f"expected 1 to {max_tokens} sampled ids (max_tokens), got {len(tokens)}"
-        )
-    return CompletionAnswer(tokens, log_probs, finish, _computed(content, len(prompt)))
 
 
-def end_at_stop(answer: CompletionAnswer, tokenizer: Tokenizer) -> CompletionAnswer:
-    """Drops what a server sampled after the first stop id.
+def served_names(client: JsonClient, *, most_s: float = math.inf) -> list[str]:
+    """Returns the names that a server serves, asking once.
 
     Args:
-      answer: as read.
-      tokenizer: knows the stop ids.
+      client: of the server.
+      most_s: as for ``check_served``.
+
+    Raises:
+      ServerError: nothing answers, or something that is no list of models.
     """
-    ends = (i for i, t in enumerate(answer.tokens, 1) if t in tokenizer.stop_ids)
-    end = next(ends, len(answer.tokens))
-    return answer._replace(tokens=answer.tokens[:end], log_probs=answer.log_probs[:end])
-
-
-def _only_choice(content: Any) -> Mapping[str, Any]:
-    choices = content.get("choices") if isinstance(content, Mapping) else None
-    if not isinstance(choices, list) or len(choices) != 1:
-        got = "none" if not isinstance(choices, list) else len(choices)
+    # No retries: this runs before anything expensive, and a wrong address should show
+    # at once.
+    content = client.get(MODELS, retries=0, most_s=most_s)
+    try:
+        return [str(entry["id"]) for entry in content["data"]]
+    except (TypeError, KeyError) as error:
         raise ServerError(
-            f"expected one choice in the answer (n = 1), got {got}; is "
-            "config.engine.http.url an OpenAI-compatible /v1/completions server?"
-        )
-    if not isinstance(choices[0], Mapping):
-        raise ServerError(f"expected an object as choice, got {choices[0]!r:.80}")
-    return choices[0]
+            f"{client.url}{MODELS}: expected a list of models, got "
+            f"{content!r:.200}; is it an OpenAI-compatible server?"
+        ) from error
 
 
-def _check_prompt(choice: Mapping, content: Mapping, prompt: Sequence[int]) -> None:
-    """Checks that the ids that the server read are those that were sent."""
-    echoed = choice.get("prompt_token_ids")
-    if echoed is not None and echoed != list(prompt):
-        raise ServerError(
-            f"the server read {len(echoed)} prompt ids that are not the {len(prompt)} "
-            "sent: it cuts prompts off or adds to them"
-        )
-    # Not every server repeats the ids, but most count them.
-    usage = content.get("usage")
-    counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-    if isinstance(counted, int) and counted != len(prompt):
-        raise ServerError(
-            f"the server counts {counted} prompt tokens where {len(prompt)} were sent: "
-            "it cuts prompts off or adds to them"
-        )
+class Call(NamedTuple):
+    """A POST: its path, and its JSON body (None: an empty one)."""
+
+    path: str
+    body: Any
 
 
-def _tokens(choice: Mapping[str, Any]) -> list[int]:
-    tokens = choice.get("token_ids")
-    if tokens is None:
-        # Servers without token_ids can name log-prob entries by id.
-        names = _entries(choice).get("tokens")
-        names = names if isinstance(names, list) else []
-        parts = [str(name).removeprefix(ID_PREFIX) for name in names]
-        spelled = all(str(name).startswith(ID_PREFIX) for name in names)
-        if not names or not spelled or not all(part.isdecimal() for part in parts):
-            raise ServerError(NO_IDS)
-        return [int(part) for part in parts]
-    if not isinstance(tokens, list) or not all(type(t) is int for t in tokens):
-        raise ServerError(f"expected a list of ids in token_ids, got {tokens!r:.80}")
-    return tokens
+def read_call(text: str) -> Call:
+    """Reads a call from one line: "/path" or "/path {json}".
+
+    Args:
+      text: the line.
+
+    Raises:
+      ValueError: it has another form.
+    """
+    path, _, body = text.strip().partition(" ")
+    if not path.startswith("/"):
+        raise ValueError(f"expected '/path' or '/path {{json}}', got {text!r}")
+    try:
+        return Call(path, json.loads(body) if body.strip() else None)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: the body is no JSON ({error})") from error
 
 
-def _log_probs(choice: Mapping[str, Any], count: int) -> np.ndarray:
-    values = _entries(choice).get("token_logprobs")
-    if not isinstance(values, list) or any(type(v) not in (int, float) for v in values):
-        raise ServerError(NO_LOG_PROBS)
-    if len(values) != count:
-        raise ServerError(
-            f"{count} ids came with {len(values)} log-probs; the server must leave the "
-            "token that ends a turn in both (SGLang: it must know no_stop_trim)"
-        )
-    # Rounding may leave a certain token slightly above 0.
-    impossible = [v for v in values if not (math.isfinite(v) and v <= 1e-3)]
-    if impossible:
-        raise ServerError(f"expected log-probs of at most 0, got {impossible[0]}")
-    return np.asarray(values, np.float32)
+def filled(body: Any, directory: str) -> Any:
+    """Returns a JSON body with "{directory}" replaced in each of its texts.
 
-
-def _entries(choice: Mapping[str, Any]) -> Mapping[str, Any]:
-    entries = choice.get("logprobs")
-    return entries if isinstance(entries, Mapping) else {}
-
-
-def _computed(content: Mapping[str, Any], count: int) -> int:
-    usage = content.get("usage")
-    details = usage.get("prompt_tokens_details") if isinstance(usage, Mapping) else None
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    # Without a count, all of the prompt is taken as computed.
-    return count - cached if isinstance(cached, int) else count
+    Args:
+      body: of a ``Call``.
+      directory: what stands there instead.
+    """
+    if isinstance(body, str):
+        return body.replace(DIRECTORY, directory)
+    if isinstance(body, list):
+        return [filled(item, directory) for item in body]
+    if isinstance(body, dict):
+        return {name: filled(item, directory) for name, item in body.items()}
+    return body

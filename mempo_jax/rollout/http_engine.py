@@ -5,39 +5,31 @@ rules as in the local engine. Requests run at the same time, each in a thread, s
 the server can batch them. Which tokens a request gets depends on its own seed, as far
 as the server is deterministic.
 
-New weights reach the server as a model directory that it is asked to read
-(``DirectoryPublisher``).
+There may be several servers, and weights may reach them in several ways: see
+``http_servers``.
+
+The form of a request is that of vLLM and of newer SGLang: prompts as token ids, and
+sampled ids in the answer (``return_token_ids``, or log-prob entries named
+"token_id:17"). Text is never turned back into ids, since the policy may have spelled it
+with other ones.
 """
 
 from __future__ import annotations
 
-import collections
-import errno
-import fcntl
 import functools
-import json
 import math
 import operator
-import pathlib
 import queue
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.rollout.http_client import (
-    JsonClient,
-    RequestSampling,
-    ServerError,
-    ServerFaultError,
-    end_at_stop,
-    read_answer,
-    request_body,
-)
+from mempo_jax.rollout.http_client import ServerError, ServerFaultError
+from mempo_jax.rollout.http_servers import Servers
 from mempo_jax.rollout.sampler import (
-    Counters,
     Generation,
     Request,
     SampledTurn,
@@ -46,86 +38,82 @@ from mempo_jax.rollout.sampler import (
     check_fit,
     never,
 )
-from mempo_jax.rollout.time_limits import get, nothing
+from mempo_jax.rollout.time_limits import RequestThreads, get, nothing
 
 # Completions, not chat: the context is a list of ids that the server must not template.
-COMPLETIONS, MODELS = "/v1/completions", "/v1/models"
+COMPLETIONS = "/v1/completions"
 LOOK_S = 0.01  # between two looks at whether something else can go on
-MOST_FAULTS = 8  # requests in a row that fail before the server counts as gone
-DIRECTORY = "{directory}"  # in a body: the path of the directory that was written
-WEIGHTS = "model.safetensors"
-LOCK = "mempo.lock"
+MOST_FAULTS = 8  # requests in a row that fail before the servers count as gone
+ID_PREFIX = "token_id:"
+NO_IDS = (
+    "the server sent no token ids. It must know return_token_ids (a recent vLLM or "
+    "SGLang does), or be started so that log-prob entries are named by id (vLLM: "
+    "--return-tokens-as-token-ids)"
+)
+NO_LOG_PROBS = (
+    "the server sent no log-prob for each sampled token. It must serve `logprobs` in "
+    "/v1/completions (vLLM: --max-logprobs of at least 1)"
+)
 
 
 class HttpEngine:
-    """A ``Sampler`` whose turns an HTTP server samples.
+    """A ``Sampler`` whose turns HTTP servers sample.
 
     Args:
-      client: the server.
-      tokenizer: the policy's; the server's must be the same.
-      model: the name under which the server knows the model.
+      servers: one or more of the same policy.
+      tokenizer: the policy's; the servers' must be the same.
       slots: trajectories under way at once.
       max_length: tokens of the longest context and turn together.
       vocab_size: ids are below it.
       closing_tags: texts that end a turn.
-      max_concurrent: requests sent at the same time.
-      publish: makes the server use parameters; None: its weights stay as they are.
+      max_concurrent: requests sent at the same time, to all servers together.
 
     Attributes:
-      slots, max_length: as above.
+      servers, slots, max_length: as above.
       counters: work done so far.
       between: called while ``wait`` waits; what it raises ends that.
     """
 
     def __init__(
         self,
-        client: JsonClient,
+        servers: Servers,
         tokenizer: Tokenizer,
         *,
-        model: str,
         slots: int,
         max_length: int,
         vocab_size: int,
         closing_tags: Sequence[str],
         max_concurrent: int,
-        publish: Callable[[Any], None] | None,
     ) -> None:
-        self._client, self._tokenizer, self._model = client, tokenizer, model
+        self.servers, self._tokenizer = servers, tokenizer
         self.slots, self.max_length = slots, max_length
         self._vocab_size, self._tags = vocab_size, tuple(closing_tags)
-        self._publish = publish
-        self.counters, self.between = Counters(), nothing
-        self._published: list[Any] | None = None  # leaves of what the server has
+        self.counters, self.between = servers.counters, nothing
+        self._published: list[Any] | None = None  # leaves of what the servers have
         self._subscribers: list[WeightSubscriber] = []
         self._threads = RequestThreads(max_concurrent)
         self._done: queue.SimpleQueue = queue.SimpleQueue()
         self._open: dict[int, _Ticket] = {}  # by slot
         self._round = self._submissions = self._faults = 0
 
-    def check_model(self) -> None:
-        """Asks the server once for the names it serves.
-
-        Raises:
-          ServerError: nothing answers, or ``model`` is not among the names.
-        """
-        check_served(self._client, self._model)
-
-    def set_params(self, params: Any) -> None:
-        """Publishes new parameters; when it returns, the server has the new weights.
+    def set_params(self, params: Any, *, all_must: bool = False) -> None:
+        """Publishes new parameters; when it returns, all servers that are asked from
+        now on have them.
 
         Args:
           params: parameters of the model.
+          all_must: refuse to go on without one of the servers.
 
         Raises:
           RuntimeError: requests are under way.
-          ServerError: the weights did not reach the server.
+          ServerError: the weights reached no server, or not one that must have them.
         """
         if self._open:
             raise RuntimeError(
                 f"{len(self._open)} requests are under way; wait for them or cancel "
                 "them before the weights change"
             )
-        if self._publish is not None:
+        if self.servers.publishes:
             leaves = jax.tree.leaves(params)
             # Compared by leaf: the same arrays may come in another tree.
             comparable = self._published is not None and len(leaves) == len(
@@ -135,7 +123,7 @@ class HttpEngine:
             # skipping.
             if not comparable or any(map(operator.is_not, leaves, self._published)):
                 self._published = None  # unless all goes well, another call tries again
-                self._publish(params)
+                self.servers.publish(params, all_must=all_must)
                 self._published = leaves
         for subscriber in self._subscribers:
             subscriber.set_params(params)
@@ -149,7 +137,7 @@ class HttpEngine:
         self._subscribers.append(subscriber)
 
     def warm_up(self, *, filtered: bool = False) -> None:
-        """Warms the subscribers up; the server has started long before.
+        """Warms the subscribers up; the servers have started long before.
 
         Args:
           filtered: changes nothing here.
@@ -280,12 +268,12 @@ class HttpEngine:
         # turn too.
         if limit < 1:
             return turn.result(), 0
-        content = self._client.post(
+        content = self.servers.post(
             COMPLETIONS,
             request_body(
                 request,
                 sampling,
-                model=self._model,
+                model=self.servers.model,
                 max_tokens=limit,
                 tags=self._tags,
                 stop_ids=self._tokenizer.stop_ids,
@@ -314,7 +302,7 @@ class HttpEngine:
             self._faults = 0
             return
         if isinstance(result, SamplingFault):
-            # A single fault costs one trajectory; a server that is gone would fail all
+            # A single fault costs one trajectory; servers that are gone would fail all
             # of them.
             self._faults += 1
             if self._faults < MOST_FAULTS:
@@ -353,200 +341,210 @@ class _Ticket(NamedTuple):
     sampling: RequestSampling
 
 
-def check_served(client: JsonClient, model: str) -> None:
-    """Asks a server once for the names it serves; this changes nothing there.
+class RequestSampling(NamedTuple):
+    """How tokens are drawn; temperature 0 is greedy, top_p 1 and top_k 0 are off."""
 
-    Args:
-      client: of the server.
-      model: the name that must be among them.
-
-    Raises:
-      ServerError: nothing answers, or ``model`` is not served.
-    """
-    # No retries: this runs before anything expensive, and a wrong address should show
-    # at once.
-    content = client.get(MODELS, retries=0)
-    try:
-        names = [str(entry["id"]) for entry in content["data"]]
-    except (TypeError, KeyError) as error:
-        raise ServerError(
-            f"{client.url}{MODELS}: expected a list of models, got "
-            f"{content!r:.200}; is it an OpenAI-compatible server?"
-        ) from error
-    if model not in names:
-        raise ServerError(
-            f"{client.url} serves {names}, not {model!r} (config.engine.http.model)"
-        )
+    temperature: float
+    top_p: float
+    top_k: int
 
 
-class RequestThreads:
-    """Makes calls in threads, which end when there is nothing left to call.
-
-    They are daemons: an exit must not wait for a call that hangs.
-
-    Args:
-      most: threads at one time.
+class CompletionAnswer(NamedTuple):
+    """One answer, as sampled, before anything is cut off.
 
     Attributes:
-      threads: running threads.
+      tokens: sampled ids.
+      log_probs: f32, one for each of them.
+      finish: "stop" or "length", as the server says.
+      computed: prompt tokens that it computed and did not take from a cache, as far as
+        it says.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._queued: collections.deque[Callable[[], None]] = collections.deque()
-        self.threads = 0
-
-    def start(self, call: Callable[[], None]) -> None:
-        """Makes a call as soon as a thread is free.
-
-        Args:
-          call: what to call; it must not raise.
-        """
-        # Counted under the lock, so that a thread that is about to end is not counted
-        # on.
-        with self._lock:
-            self._queued.append(call)
-            starts_thread = self.threads < self._most
-            self.threads += starts_thread
-        if starts_thread:
-            # ``concurrent.futures`` would join its threads at exit, hanging calls
-            # included.
-            threading.Thread(target=self._work, daemon=True).start()
-
-    def drop(self) -> None:
-        """Forgets the calls that have not begun."""
-        with self._lock:
-            self._queued.clear()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._queued:
-                    self.threads -= 1
-                    return
-                call = self._queued.popleft()
-            call()
+    tokens: list[int]
+    log_probs: np.ndarray
+    finish: str
+    computed: int
 
 
-class DirectoryPublisher:
-    """Writes the policy's weights and then has the server read them.
+def request_body(
+    request: Request,
+    sampling: RequestSampling,
+    *,
+    model: str,
+    max_tokens: int,
+    tags: Sequence[str],
+    stop_ids: Sequence[int],
+) -> dict[str, Any]:
+    """Returns the body of one request.
 
-    From its first call on, other processes' publishers are kept out of the directory:
-    the server would otherwise serve one run's weights to the other.
+    Every field that shapes the distribution is set, because servers fill in missing
+    ones from the model's own generation_config.json.
 
     Args:
-      client: the server.
-      directory: written anew with every call; used by this program alone.
-      save: writes parameters as a Hugging Face directory.
-      calls: made in order after each writing; "{directory}" in a body becomes the
-        absolute path.
-      timeout_s: seconds for each of these calls.
+      request: the turn to sample.
+      sampling: how to draw.
+      model: the name under which the server knows the model.
+      max_tokens: the most tokens to sample.
+      tags: texts that end a turn.
+      stop_ids: ids that end a turn.
     """
-
-    def __init__(
-        self,
-        client: JsonClient,
-        directory: pathlib.Path,
-        save: Callable[[pathlib.Path, Any], None],
-        calls: Sequence[Call],
-        timeout_s: float,
-    ) -> None:
-        self._client, self._save = client, save
-        self._directory = directory.absolute()
-        self._calls, self._timeout = tuple(calls), timeout_s
-        self._lock: Any = None  # an open file; the system frees it with the process
-
-    def __call__(self, params: Any) -> None:
-        """Publishes parameters and returns when the server has read them.
-
-        Args:
-          params: parameters of the model.
-
-        Raises:
-          ServerError: the server did not read them, or another process publishes here.
-        """
-        self._keep_others_out()
-        self._save(self._directory, params)
-        for call in self._calls:
-            body = _filled(call.body, str(self._directory))
-            content = self._client.post(call.path, body, timeout_s=self._timeout)
-            # A server may report a failed update in its body alone, with status 200.
-            if isinstance(content, dict) and content.get("success") is False:
-                raise ServerError(
-                    f"POST {self._client.url}{call.path}: the server did not take the "
-                    f"new weights: {str(content)[:300]}"
-                )
-
-    def _keep_others_out(self) -> None:
-        if jax.process_index() != 0:  # the first process speaks for all of a run
-            return
-        if self._lock is None:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._lock = (self._directory / LOCK).open("w")
-        try:
-            # A lock of the process, so publishers of one process share it. Each call
-            # asks anew, for one that is closed gives up the lock of them all.
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                return  # a file system without locks
-            raise ServerError(
-                f"{self._directory}: another process writes its weights there; wait "
-                "for it, or use another config.engine.http.sync_dir (and a server of "
-                "its own)"
-            ) from error
+    return {
+        "model": model,
+        "prompt": list(request.tokens),
+        "max_tokens": max_tokens,
+        "n": 1,
+        "stream": False,
+        "seed": seed_of(request.key),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        # Servers turn top-k off with -1, this program with 0.
+        "top_k": sampling.top_k or -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        # The log-prob of each sampled token: the loss needs it as behaviour log-prob.
+        "logprobs": 1,
+        # Either is enough; an answer that shows ids in neither form is refused when
+        # read.
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "stop": list(tags),
+        # The tag that ends a turn is part of the turn.
+        "include_stop_str_in_output": True,
+        "stop_token_ids": list(stop_ids),
+        "no_stop_trim": True,  # SGLang: the token that ends a turn stays in the ids
+        # Tags may be special tokens, and a stop text is looked for in the text.
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+    }
 
 
-def check_directory(directory: pathlib.Path) -> None:
-    """Refuses a directory that has other weights: a server could go on reading those.
+def seed_of(key: np.ndarray) -> int:
+    """Returns a seed below 2^63 (the most that servers take) from the ``key`` of a
+    turn."""
+    # Both words of the key count, so that seeds of different turns differ.
+    high, low = (int(word) for word in key)
+    return (high << 32 | low) & (2**63 - 1)
+
+
+def read_answer(
+    content: Any, prompt: Sequence[int], *, vocab_size: int, max_tokens: int
+) -> CompletionAnswer:
+    """Checks one answer and takes it apart.
 
     Args:
-      directory: where the weights will be written.
+      content: the JSON body.
+      prompt: the ids that were sent.
+      vocab_size: ids must be below it.
+      max_tokens: the most that were asked for.
 
     Raises:
-      ValueError: it names the files.
+      ServerError: it lacks ids or log-probs, or they cannot be of this policy.
+      ServerFaultError: the server gave this one request up.
     """
-    kinds = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.gguf")
-    weight_files = {path.name for kind in kinds for path in directory.glob(kind)}
-    if foreign := sorted(weight_files - {WEIGHTS}):
-        raise ValueError(
-            f"{directory} holds {', '.join(foreign[:3])}, which the server could read "
-            f"in place of the {WEIGHTS} that is written there; expected a directory "
-            "of its own: a new one, or a model in a single file"
+    choice = _only_choice(content)
+    if (finish := choice.get("finish_reason")) not in ("stop", "length"):
+        raise ServerFaultError(f"the server ended the request with {finish!r}")
+    _check_prompt(choice, content, prompt)
+    tokens = _tokens(choice)
+    log_probs = _log_probs(choice, len(tokens))
+    unknown = [t for t in tokens if not 0 <= t < vocab_size]
+    if unknown:
+        raise ServerError(
+            f"the server sampled the id {unknown[0]}, expected ids below {vocab_size}: "
+            "it serves another model or another vocabulary than config.policy"
+        )
+    if not 1 <= len(tokens) <= max_tokens:
+        raise ServerError(
+            f"expected 1 to {max_tokens} sampled ids (max_tokens), got {len(tokens)}"
+        )
+    return CompletionAnswer(tokens, log_probs, finish, _computed(content, len(prompt)))
+
+
+def end_at_stop(answer: CompletionAnswer, tokenizer: Tokenizer) -> CompletionAnswer:
+    """Drops what a server sampled after the first stop id.
+
+    Args:
+      answer: as read.
+      tokenizer: knows the stop ids.
+    """
+    ends = (i for i, t in enumerate(answer.tokens, 1) if t in tokenizer.stop_ids)
+    end = next(ends, len(answer.tokens))
+    return answer._replace(tokens=answer.tokens[:end], log_probs=answer.log_probs[:end])
+
+
+def _only_choice(content: Any) -> Mapping[str, Any]:
+    choices = content.get("choices") if isinstance(content, Mapping) else None
+    if not isinstance(choices, list) or len(choices) != 1:
+        got = "none" if not isinstance(choices, list) else len(choices)
+        raise ServerError(
+            f"expected one choice in the answer (n = 1), got {got}; is "
+            "config.engine.http.url an OpenAI-compatible /v1/completions server?"
+        )
+    if not isinstance(choices[0], Mapping):
+        raise ServerError(f"expected an object as choice, got {choices[0]!r:.80}")
+    return choices[0]
+
+
+def _check_prompt(choice: Mapping, content: Mapping, prompt: Sequence[int]) -> None:
+    """Checks that the ids that the server read are those that were sent."""
+    echoed = choice.get("prompt_token_ids")
+    if echoed is not None and echoed != list(prompt):
+        raise ServerError(
+            f"the server read {len(echoed)} prompt ids that are not the {len(prompt)} "
+            "sent: it cuts prompts off or adds to them"
+        )
+    # Not every server repeats the ids, but most count them.
+    usage = content.get("usage")
+    counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+    if isinstance(counted, int) and counted != len(prompt):
+        raise ServerError(
+            f"the server counts {counted} prompt tokens where {len(prompt)} were sent: "
+            "it cuts prompts off or adds to them"
         )
 
 
-class Call(NamedTuple):
-    """A POST: its path, and its JSON body (None: an empty one)."""
-
-    path: str
-    body: Any
-
-
-def read_call(text: str) -> Call:
-    """Reads a call from one line: "/path" or "/path {json}".
-
-    Args:
-      text: the line.
-
-    Raises:
-      ValueError: it has another form.
-    """
-    path, _, body = text.strip().partition(" ")
-    if not path.startswith("/"):
-        raise ValueError(f"expected '/path' or '/path {{json}}', got {text!r}")
-    try:
-        return Call(path, json.loads(body) if body.strip() else None)
-    except ValueError as error:
-        raise ValueError(f"{text!r}: the body is no JSON ({error})") from error
+def _tokens(choice: Mapping[str, Any]) -> list[int]:
+    tokens = choice.get("token_ids")
+    if tokens is None:
+        # Servers without token_ids can name log-prob entries by id.
+        names = _entries(choice).get("tokens")
+        names = names if isinstance(names, list) else []
+        parts = [str(name).removeprefix(ID_PREFIX) for name in names]
+        spelled = all(str(name).startswith(ID_PREFIX) for name in names)
+        if not names or not spelled or not all(part.isdecimal() for part in parts):
+            raise ServerError(NO_IDS)
+        return [int(part) for part in parts]
+    if not isinstance(tokens, list) or not all(type(t) is int for t in tokens):
+        raise ServerError(f"expected a list of ids in token_ids, got {tokens!r:.80}")
+    return tokens
 
 
-def _filled(body: Any, directory: str) -> Any:
-    if isinstance(body, str):
-        return body.replace(DIRECTORY, directory)
-    if isinstance(body, list):
-        return [_filled(item, directory) for item in body]
-    if isinstance(body, dict):
-        return {name: _filled(item, directory) for name, item in body.items()}
-    return body
+def _log_probs(choice: Mapping[str, Any], count: int) -> np.ndarray:
+    values = _entries(choice).get("token_logprobs")
+    if not isinstance(values, list) or any(type(v) not in (int, float) for v in values):
+        raise ServerError(NO_LOG_PROBS)
+    if len(values) != count:
+        raise ServerError(
+            f"{count} ids came with {len(values)} log-probs; the server must leave the "
+            "token that ends a turn in both (SGLang: it must know no_stop_trim)"
+        )
+    # Rounding may leave a certain token slightly above 0.
+    impossible = [v for v in values if not (math.isfinite(v) and v <= 1e-3)]
+    if impossible:
+        raise ServerError(f"expected log-probs of at most 0, got {impossible[0]}")
+    return np.asarray(values, np.float32)
+
+
+def _entries(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    entries = choice.get("logprobs")
+    return entries if isinstance(entries, Mapping) else {}
+
+
+def _computed(content: Mapping[str, Any], count: int) -> int:
+    usage = content.get("usage")
+    details = usage.get("prompt_tokens_details") if isinstance(usage, Mapping) else None
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    # Without a count, all of the prompt is taken as computed.
+    return count - cached if isinstance(cached, int) else count

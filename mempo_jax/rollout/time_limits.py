@@ -6,10 +6,12 @@ ends with the process. The calls after it go on in a new thread.
 ``call_with_limit`` makes calls one after another. ``InOrder`` and ``CallPool`` take
 calls of many owners, one of each at a time, and give their results back; the first
 makes them in the order in which they came, the second in several threads.
+``RequestThreads`` makes calls that keep limits of their own, some at the same time.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import queue
@@ -378,3 +380,53 @@ class CallPool:
                     CallPool.stuck -= 1
                 return
             self._ended.put((ticket, result))
+
+
+class RequestThreads:
+    """Makes calls in threads, which end when there is nothing left to call.
+
+    They are daemons: an exit must not wait for a call that hangs.
+
+    Args:
+      most: threads at one time.
+
+    Attributes:
+      threads: running threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._queued: collections.deque[Callable[[], None]] = collections.deque()
+        self.threads = 0
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Makes a call as soon as a thread is free.
+
+        Args:
+          call: what to call; it must not raise.
+        """
+        # Counted under the lock, so that a thread that is about to end is not counted
+        # on.
+        with self._lock:
+            self._queued.append(call)
+            starts_thread = self.threads < self._most
+            self.threads += starts_thread
+        if starts_thread:
+            # ``concurrent.futures`` would join its threads at exit, hanging calls
+            # included.
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def drop(self) -> None:
+        """Forgets the calls that have not begun."""
+        with self._lock:
+            self._queued.clear()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queued:
+                    self.threads -= 1
+                    return
+                call = self._queued.popleft()
+            call()

@@ -484,6 +484,10 @@ def _update_metrics(
     return metrics | scored_metrics(flat, ops)
 
 
+# Counts that an engine over HTTP adds to those of every engine.
+SERVER_COUNTS = ("server_faults", "servers_set_aside")
+
+
 class StepMeter:
     """Measures one step: seconds of its phases, tokens of the engine, compilations."""
 
@@ -533,6 +537,7 @@ class StepMeter:
         } | probe_metrics
         if probe_metrics:
             metrics["probe_share"] = probe_metrics["seconds_probing"] / total_s
+        metrics |= {name: tokens[name] for name in SERVER_COUNTS if name in tokens}
         metrics["tokens_trained_per_s"] = trained_tokens / training_s
         metrics["compilations"] = self._compilations.count - self._compilations_before
         return metrics

@@ -1,13 +1,16 @@
 """A run whose turns a server samples: its start, its weights, its errors."""
 
 import json
+import pathlib
+import shutil
 import socket
 
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
+from benchmarks import _processes
 from experiments import train
 from experiments.launch import launch
 from mempo_jax.builders import engines
@@ -19,11 +22,12 @@ from mempo_jax.memory import closing_tags
 from mempo_jax.models import hf
 from mempo_jax.rollout.engine import Engine
 from mempo_jax.rollout.http_client import ServerError
+from mempo_jax.rollout.sampler import Request
 from mempo_jax.runs.metrics_writer import read_metric_rows
 from mempo_jax.settings import ConfigError
 from mempo_jax.training import run
 from tests.experiments import tiny
-from tests.experiments.process import TINY
+from tests.experiments.process import TINY, environment
 from tests.rollout import http_server
 
 NOISE = 0.02  # by which the server's log-probs are off
@@ -180,6 +184,7 @@ def test_a_server_that_keeps_its_weights_is_never_told_to_read_any(world, tmp_pa
 
 STALE = {"engine.http.sync": "none"}
 ROOM = STALE | {"train.max_log_prob_gap": 0.5}
+ADAPTER = {"engine.http.sync": "adapter", "policy.lora.rank": 2}
 CAP = ROOM | {"objective.importance_cap": 2.0}
 
 
@@ -198,6 +203,15 @@ CAP = ROOM | {"objective.importance_cap": 2.0}
         ({"engine.http.reload_timeout_s": 0.0}, "reload_timeout_s: expected > 0"),
         ({"engine.http.retries": -1}, "retries: expected at least 0"),
         ({"engine.http.max_concurrent": 0}, "max_concurrent: expected at least 1"),
+        ({"engine.http.url": "http://a:1, host:8000"}, "separated by commas"),
+        ({"engine.http.url": "http://a:1,"}, "separated by commas"),
+        ({"engine.http.url": "http://a:1,http://a:1/v1"}, "each address once"),
+        ({"engine.http.sync": "adapter"}, "policy.lora.rank: expected at least 1"),
+        (
+            ADAPTER | {"train.cold_start_steps": 1},
+            "train.cold_start_steps: expected 0 as .*'adapter'",
+        ),
+        (ADAPTER | {"engine.http.sync_dir": ""}, "sync_dir: expected .*'adapter'"),
         ({"engine.http.sync": "ftp"}, "sync: expected one of"),
         ({"engine.http.sync_dir": ""}, "sync_dir: expected a directory"),
         ({"engine.http.reload": ()}, "reload: expected calls"),
@@ -209,6 +223,136 @@ def test_settings_that_cannot_work(tmp_path, changes, words):
     with pytest.raises(ConfigError, match=words) as caught:
         from_config(config("http://127.0.0.1:9", tmp_path, **changes))
     assert "secret" not in str(caught.value)
+
+
+def adapter_config(url, folder, **changes):
+    lora = {"policy__lora__rank": 2, "engine__http__sync": "adapter"}
+    return config(url, folder, **lora, engine__http__reload=(), **changes)
+
+
+def with_adapters(base):
+    """Directory of adapters -> parameters of the base with them added, as HF's names
+    and matrices say, without any code of ours for adapters."""
+
+    def load(directory):
+        folder = pathlib.Path(directory)
+        said = json.loads((folder / "adapter_config.json").read_text())
+        pairs = load_file(folder / "adapter_model.safetensors")
+        weights = load_file(base / "model.safetensors")
+        for name in [name for name in pairs if name.endswith(".lora_A.weight")]:
+            kernel = name.removeprefix("base_model.model.").replace(".lora_A", "")
+            product = pairs[name.replace("lora_A", "lora_B")] @ pairs[name]
+            weights[kernel] = weights[kernel] + said["lora_alpha"] / said["r"] * product
+        whole = folder.parent.parent / "whole"
+        shutil.copytree(base, whole, dirs_exist_ok=True)
+        save_file(weights, whole / "model.safetensors")
+        return hf.load_params(whole)
+
+    return load
+
+
+@pytest.fixture
+def adapting(world, tmp_path, monkeypatch):
+    """The server with the policy as its base, which loads adapters."""
+    server, _, policy = world
+    policy.save(tmp_path / "base", policy.params)
+    server.engine.set_params(policy.params)
+    monkeypatch.setattr(server, "load", with_adapters(tmp_path / "base"))
+    return server, policy
+
+
+def test_a_whole_run_whose_server_gets_adapters(adapting, tmp_path):
+    server, _ = adapting
+    given = adapter_config(server.url, tmp_path)
+    summary = run.run(from_config(given), given, str(tmp_path / "run"))
+    rows = read_metric_rows(tmp_path / "run" / "metrics.jsonl")
+    assert summary["steps"] == len(rows) == 2
+    assert sum(row["updates"] for row in rows) >= 2
+    assert all(row["log_prob_gap"] < 1e-4 for row in rows)
+    assert [row["server_faults"] for row in rows] == [0, 0]
+    assert [row["servers_set_aside"] for row in rows] == [0, 0]
+    asked = [body for path, _, body in server.asked if path == "/v1/completions"]
+    loads = [body for path, _, body in server.asked if path == "/v1/load_lora_adapter"]
+    names = [body["lora_name"] for body in loads]
+    assert len(set(names)) == len(names) >= 4, (
+        "the check's, fresh ones, and each step's"
+    )
+    assert {body["model"] for body in asked} <= set(names), "never the base"
+    assert list(server.adapters) == names[-1:], "older ones were unloaded"
+    trained = load_file(tmp_path / "run" / "adapters" / "adapter_model.safetensors")
+    sent = load_file(f"{loads[-1]['lora_path']}/adapter_model.safetensors")
+    assert trained.keys() == sent.keys()
+    for name, value in trained.items():
+        np.testing.assert_array_equal(sent[name], value)
+    kept = [path.name for path in (tmp_path / "served").iterdir() if path.is_dir()]
+    assert sorted(kept) == sorted(names[-2:]), "those in use, and those before"
+
+
+def test_a_server_that_adds_no_adapters_is_noticed(adapting, tmp_path, monkeypatch):
+    server, policy = adapting
+    base = policy.params
+    monkeypatch.setattr(server, "load", lambda directory: base)
+    settings = from_config(adapter_config(server.url, tmp_path))
+    with pytest.raises(ConfigError, match="has not loaded the adapters"):
+        engines.check_engine(policy, settings, make_run_mesh(settings))
+
+
+def test_a_server_that_loads_no_adapters_names_what_is_needed(
+    adapting, tmp_path, monkeypatch
+):
+    server, policy = adapting
+    refusal = 404, {"error": {"message": "Not Found"}}
+    monkeypatch.setattr(server, "load_adapter", lambda body: refusal)
+    settings = from_config(adapter_config(server.url, tmp_path))
+    with pytest.raises(ConfigError, match=r"404: Not Found.*--enable-lora"):
+        engines.check_engine(policy, settings, make_run_mesh(settings))
+
+
+def test_a_server_that_starts_anew_gets_its_adapters_again(adapting, tmp_path):
+    server, policy = adapting
+    settings = from_config(adapter_config(server.url, tmp_path))
+    mesh = make_run_mesh(settings)
+    policy = engines._changed(policy, settings, mesh)
+    engine = engines.make_http_engine(policy, settings)
+    engine.set_params(policy.params)
+    asked = [Request(0, [1, 2, 3], np.array([0, 1], np.uint32), 8)]
+    [expected] = engine.generate(asked, temperature=1.0)
+    server.adapters.clear()
+    server.using = "none"
+    with pytest.warns(UserWarning, match="gets no requests for now"):
+        [made] = engine.generate(asked, temperature=1.0)
+    assert made.tokens == expected.tokens
+    assert len(server.adapters) == 1
+
+
+def test_each_of_several_servers_must_be_the_policy(world, tmp_path):
+    server, _, policy = world
+    other = Engine(
+        policy.model,
+        policy.tokenizer,
+        slots=8,
+        max_length=server.engine.max_length,
+        prefill_buckets=(64,),
+        decode_chunk=12,
+        closing_tags=closing_tags(),
+    )
+    other.set_params(jax.tree.map(lambda x: x + 1.0, policy.params))
+    with http_server.serve(other, hf.load_params) as second:
+        urls = f"{server.url}, {second.url}"
+        settings = from_config(config(urls, tmp_path))
+        mesh = make_run_mesh(settings)
+        engines.check_server(settings)
+        engines.check_engine(policy, settings, mesh)
+        for each in (server, second):
+            paths = [path for path, _, _ in each.asked]
+            assert paths == ["/reload", "/v1/completions"]
+        second.reload = lambda body: {"success": True}
+        other.set_params(policy.params)
+        with pytest.raises(ConfigError, match=f"log-probs of {second.url} differ"):
+            engines.check_engine(policy, settings, mesh)
+        second.die()
+        with pytest.raises(ConfigError, match=f"{second.url}.*no answer"):
+            engines.check_server(settings)
 
 
 def refused(capsys, *said):
@@ -265,3 +409,41 @@ def test_a_server_that_goes_away_stops_the_run(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "run", gone)
     words = words_for("http://127.0.0.1:9", tmp_path)
     assert refused(capsys, *words) == (3, "error: 8 requests in a row failed")
+
+
+def test_two_processes_sample_from_the_same_servers(world, tmp_path, compiled):
+    """One publishes, the other waits; each asks for its share of the trajectories."""
+    server, _, _ = world
+    second = http_server.serve(server.engine, hf.load_params)
+    with second as other:
+        other.lock = server.lock  # they share an engine
+        given = {
+            "mesh.data": -1,
+            "engine.kind": "http",
+            "engine.http.url": f"{server.url},{other.url}",
+            "engine.http.model": http_server.NAME,
+            "engine.http.sync_dir": tmp_path / "served",
+            "engine.http.reload": f"({http_server.RELOAD!r},)",
+            "train.cold_start_steps": 0,
+            "train.eval_tasks": 0,
+            "train.steps": 1,
+            "log.tensorboard": "false",
+        }
+        fields = [f"--config.{name}={value}" for name, value in given.items()]
+        words = (TINY, f"--workdir={tmp_path / 'run'}", *fields)
+        env = environment(compiled, devices=1)
+        started = _processes.start("experiments.train", words, 2, env)
+        for code, _, err in _processes.finish(started, timeout_s=200):
+            assert code == 0, err
+    [row] = read_metric_rows(tmp_path / "run" / "metrics.jsonl")
+    assert row["log_prob_gap"] < 1e-4
+    assert row["updates"] >= 1
+    assert row["server_faults"] == 0
+    turns = []
+    for each in (server, other):
+        paths = [path for path, _, _ in each.asked]
+        # At the start, before compiling, and before each of three that could sample.
+        assert paths.count("/reload") == 5, "by one process for both"
+        turns += [body["seed"] for path, _, body in each.asked if path != "/reload"]
+    # The check asks each server once for each process, with one key.
+    assert len(turns) - len(set(turns)) == 3

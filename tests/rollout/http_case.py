@@ -5,6 +5,7 @@ import numpy as np
 from mempo_jax.memory import closing_tags
 from mempo_jax.rollout.http_client import JsonClient
 from mempo_jax.rollout.http_engine import HttpEngine
+from mempo_jax.rollout.http_servers import Servers
 from mempo_jax.rollout.sampler import Request
 from tests.rollout import http_server, tiny
 
@@ -14,19 +15,32 @@ def make_client(url, **options):
     return JsonClient(url, **{**settings, **options})
 
 
-def make_http_engine(url, client=None, **options):
+class Publication:
+    """A publisher that hands weights to ``write`` and every server to ``send``."""
+
+    served_as = ""
+
+    def __init__(self, write, send=lambda client: None):
+        self.write, self.send = write, send
+
+
+def make_http_engine(url, client=None, *others, publish=None, **options):
+    """For servers at ``url`` and at ``others``; ``publish``: a publisher, or what it
+    writes with."""
+    model = options.pop("model", http_server.NAME)
+    if publish is not None and not hasattr(publish, "write"):
+        publish = Publication(publish)
+    clients = [client or make_client(url), *(make_client(each) for each in others)]
     settings = {
-        "model": http_server.NAME,
         "slots": 8,
         "max_length": tiny.LONGEST,
         "vocab_size": tiny.CONFIG.vocab_size,
         "closing_tags": closing_tags(),
         "max_concurrent": 4,
-        "publish": None,
     }
-    client = client or make_client(url)
-    engine = HttpEngine(client, tiny.TOKENIZER, **{**settings, **options})
-    if "publish" not in options:
+    servers = Servers(clients, model, publish)
+    engine = HttpEngine(servers, tiny.TOKENIZER, **{**settings, **options})
+    if publish is None:
         engine.set_params({"any": 0})
     return engine
 

@@ -1,12 +1,19 @@
 """Time-outs, retries, and errors that say what came."""
 
+import datetime
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from mempo_jax.rollout.http_client import ServerError, ServerFaultError
+from mempo_jax.rollout import http_client
+from mempo_jax.rollout.http_client import (
+    LONGEST_ASKED_PAUSE_S,
+    ServerError,
+    ServerFaultError,
+)
 from tests.rollout import http_server
 from tests.rollout.http_case import make_client
 
@@ -66,6 +73,38 @@ def test_pauses_grow(server, monkeypatch):
     with pytest.raises(ServerFaultError, match="9 tries"):
         make_client(server.url, retries=8, pause_s=1.0).post(PATH, BODY)
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+LATER = "Tue, 01 Dec 2026 12:00:{:02d} GMT"
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "pause_s"),
+    [
+        (429, "7", 7),
+        (503, "7", 7),
+        (503, LATER.format(12), 7),
+        (503, LATER.format(12).replace("GMT", "-0000"), 7),
+        (503, "0", 1),  # the client's own pause is the least
+        (503, LATER.format(0), 1),  # over
+        (429, "3600", LONGEST_ASKED_PAUSE_S),
+        (429, "9" * 5000, LONGEST_ASKED_PAUSE_S),
+        (429, LATER.format(0).replace("2026", "2036"), LONGEST_ASKED_PAUSE_S),
+        (429, "soon", 1),
+        (429, "-5", 1),
+        (500, "7", 1),  # means nothing there
+    ],
+)
+def test_a_pause_that_the_server_asks_for(
+    server, monkeypatch, status, retry_after, pause_s
+):
+    pauses = []
+    now = datetime.datetime(2026, 12, 1, 12, 0, 5, tzinfo=datetime.UTC).timestamp()
+    clock = {"sleep": pauses.append, "time": lambda: now, "monotonic": time.monotonic}
+    monkeypatch.setattr(http_client, "time", SimpleNamespace(**clock))
+    server.refusals, server.retry_after = [status], retry_after
+    assert make_client(server.url, pause_s=1.0).post(PATH, BODY) == BODY
+    assert pauses == [pause_s]
 
 
 def test_a_slow_server_runs_out_of_time(server):

@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from mempo_jax.rollout.http_client import ServerError, seed_of
-from mempo_jax.rollout.http_engine import MOST_FAULTS
+from mempo_jax.rollout.http_client import ServerError
+from mempo_jax.rollout.http_engine import MOST_FAULTS, seed_of
 from mempo_jax.rollout.sampler import Request, SamplingFault
 from tests.rollout import http_server, tiny
 from tests.rollout.http_case import make_client, make_http_engine, requests
@@ -162,8 +162,8 @@ def test_an_unknown_model_names_the_field(server):
     with pytest.raises(ServerError, match=r"engine\.http\.model.*|does not exist"):
         engine.generate(requests(1), temperature=1.0)
     with pytest.raises(ServerError, match=r"serves \['tiny'\], not 'other'"):
-        engine.check_model()
-    make_http_engine(server.url).check_model()
+        engine.servers.check()
+    make_http_engine(server.url).servers.check()
 
 
 def test_a_lost_request_is_a_fault_and_the_others_are_served(server):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mempo_jax.rollout.http_engine import RequestThreads
+from mempo_jax.rollout.time_limits import RequestThreads
 
 
 @pytest.mark.parametrize("most", [1, 3])

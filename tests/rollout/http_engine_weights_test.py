@@ -8,31 +8,24 @@ import numpy as np
 import pytest
 
 from mempo_jax.models import hf
-from mempo_jax.rollout.http_client import ServerError
-from mempo_jax.rollout.http_engine import (
-    LOCK,
-    Call,
-    DirectoryPublisher,
-    check_directory,
-    read_call,
-)
+from mempo_jax.rollout.http_client import Call, ServerError, read_call
+from mempo_jax.rollout.http_servers import LOCK, DirectoryPublisher, check_directory
 from tests.rollout import http_server, tiny
-from tests.rollout.http_case import make_client, make_http_engine, requests
+from tests.rollout.http_case import make_http_engine, requests
 
 
 def save(directory, params):
     hf.save(directory, tiny.CONFIG, params, tiny.TOKENIZER)
 
 
-def publisher(server, directory, *lines):
-    calls = [read_call(line) for line in lines or (http_server.RELOAD,)]
-    return DirectoryPublisher(make_client(server.url), directory, save, calls, 20.0)
+def publisher(directory):
+    return DirectoryPublisher(directory, save, [read_call(http_server.RELOAD)], 20.0)
 
 
 def test_the_server_samples_with_the_new_weights(local, tmp_path):
     engine = local
     with http_server.serve(engine, hf.load_params) as server:
-        remote = make_http_engine(server.url, publish=publisher(server, tmp_path / "w"))
+        remote = make_http_engine(server.url, publish=publisher(tmp_path / "w"))
         remote.set_params(tiny.make_params(seed=1))
         got = remote.generate(requests(3), temperature=0.9)
     engine.set_params(tiny.make_params(seed=1))
@@ -56,13 +49,14 @@ def test_calls_are_made_in_order_with_the_path_filled_in(tmp_path):
 
     wrote = []
     lines = ('/a {"in": ["{directory}/x", 3]}', "/b")
-    DirectoryPublisher(
-        Client(),
+    publish = DirectoryPublisher(
         tmp_path / "w",
         lambda directory, params: wrote.append((directory, params, len(calls))),
         [read_call(line) for line in lines],
         7.0,
-    )("params")
+    )
+    publish.write("params")
+    publish.send(Client())
     assert wrote == [(tmp_path / "w", "params", 0)]
     assert calls == [
         ("/a", {"in": [f"{tmp_path}/w/x", 3]}, 7.0),
@@ -77,11 +71,10 @@ def test_a_server_that_does_not_take_them_is_an_error(tmp_path):
         def post(self, path, body, *, timeout_s):
             return {"success": False, "message": "shapes differ"}
 
-    publish = DirectoryPublisher(
-        Client(), tmp_path, lambda *_: None, [Call("/reload", None)], 1.0
-    )
+    calls = [Call("/reload", None)]
+    publish = DirectoryPublisher(tmp_path, lambda *_: None, calls, 1.0)
     with pytest.raises(ServerError, match=r"did not take the .*shapes differ"):
-        publish(None)
+        publish.send(Client())
 
 
 HOLD = """
@@ -97,8 +90,8 @@ def test_one_process_alone_writes_to_a_directory(tmp_path):
     wrote = []
 
     def make():
-        client, save = make_client("http://x"), lambda *given: wrote.append(given)
-        return DirectoryPublisher(client, tmp_path, save, [], 1.0)
+        save = lambda *given: wrote.append(given)  # noqa: E731
+        return DirectoryPublisher(tmp_path, save, [], 1.0)
 
     publish, again = make(), make()
     command = [sys.executable, "-S", "-c", HOLD, tmp_path / LOCK]
@@ -106,11 +99,11 @@ def test_one_process_alone_writes_to_a_directory(tmp_path):
     with subprocess.Popen(command, **pipes) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(ServerError, match="another process writes its weights"):
-            publish("mine")
+            publish.write("mine")
         assert not wrote
         other.communicate("")
-    publish("mine")
-    again("mine too")
+    publish.write("mine")
+    again.write("mine too")
     assert len(wrote) == 2
     code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | 4)"
     late = [sys.executable, "-S", "-c", code, tmp_path / LOCK]

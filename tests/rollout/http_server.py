@@ -1,7 +1,8 @@
 """A small server with the completions API of vLLM, backed by an engine of ours.
 
 It stands for a real one in tests: it samples with the same compiled programs, reads
-new weights from a directory when told to, and can be told to misbehave.
+new weights or adapters from a directory when told to, and can be told to misbehave or
+to die.
 """
 
 import contextlib
@@ -21,20 +22,24 @@ RELOAD = '/reload {"model_path": "{directory}"}'
 class Server(ThreadingHTTPServer):
     """Serves ``engine`` as the model "tiny" at ``url``.
 
-    load: directory -> parameters, for POST /reload {"model_path": ...}. ids: what the
-    answers say of token ids: "ids" (as return_token_ids asks), "names" ("token_id:17")
-    or "none". key: a bearer token that it wants. change: answer -> answer, made before
-    it is sent. refusals: statuses of the next answers, which then do nothing else.
-    slow_s: seconds before it answers. cut: bytes of the answer that are left out.
+    load: directory -> parameters, for POST /reload {"model_path": ...}, and for
+    adapters, which it serves as vLLM does, each under its own name. port: 0 for any.
+    ids: what the answers say of token ids: "ids" (as return_token_ids asks), "names"
+    ("token_id:17") or "none". key: a bearer token that it wants. change: answer ->
+    answer, made before it is sent. refusals: statuses of the next answers, which then
+    do nothing else. retry_after: sent with them. slow_s: seconds before it answers.
+    cut: bytes of the answer that are left out. dies_with: number of requests under way
+    with which it dies, as if it were killed.
     """
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, engine, load=None):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, engine, load=None, port=0):
+        super().__init__(("127.0.0.1", port), Handler)
         self.engine, self.load = engine, load
         self.lock = threading.Lock()
+        self.dead = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.asked = []  # (path, headers, body) of each POST
         self.live = self.most_live = 0
@@ -44,8 +49,16 @@ class Server(ThreadingHTTPServer):
         """Behaves well again, and forgets what was asked."""
         self.ids, self.key, self.slow_s, self.cut = "ids", None, 0.0, 0
         self.change, self.refusals = lambda answer: answer, []
+        self.retry_after, self.dies_with = None, 0
+        self.adapters, self.using = {}, NAME  # by name; what the engine holds
         self.asked.clear()
         self.most_live = 0
+
+    def die(self):
+        """Answers nobody any more, not even who waits, and refuses connections."""
+        self.dead.set()
+        self.shutdown()
+        self.server_close()
 
     def completion(self, body):
         prompt, seed = body["prompt"], body["seed"]
@@ -55,6 +68,9 @@ class Server(ThreadingHTTPServer):
             return each[0] | {"choices": choices}
         key = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
         with self.lock:
+            if body["model"] != self.using:
+                self.engine.set_params(self.adapters[body["model"]])
+                self.using = body["model"]
             [made] = self.engine.generate(
                 [Request(0, prompt, key, body["max_tokens"])],
                 temperature=body["temperature"],
@@ -83,6 +99,18 @@ class Server(ThreadingHTTPServer):
             self.engine.set_params(self.load(body["model_path"]))
         return {"success": True}
 
+    def load_adapter(self, body):
+        name = body["lora_name"]
+        if name in self.adapters:
+            return 400, {"error": {"message": f"'{name}' has already been loaded"}}
+        self.adapters[name] = self.load(body["lora_path"])
+        return 200, "Success: added."
+
+    def unload_adapter(self, body):
+        if self.adapters.pop(body["lora_name"], None) is None:
+            return 404, {"error": {"message": "cannot be found"}}
+        return 200, "Success: removed."
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -91,7 +119,9 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        models = {"object": "list", "data": [{"id": NAME, "object": "model"}]}
+        names = [NAME, *self.server.adapters]
+        data = [{"id": name, "object": "model"} for name in names]
+        models = {"object": "list", "data": data}
         known = {"/health": None, "/v1/models": models}
         if self.path not in known:
             return self.send(404, {"error": {"message": "Not Found", "code": 404}})
@@ -105,7 +135,15 @@ class Handler(BaseHTTPRequestHandler):
         with server.lock:
             server.live += 1
             server.most_live = max(server.most_live, server.live)
+            dies = server.live == server.dies_with
+        if dies:
+            server.die()
+        if server.dies_with and not server.dead.wait(10):
+            raise RuntimeError("nobody else came, so it did not die")
         time.sleep(server.slow_s)
+        if server.dead.is_set():
+            self.close_connection = True
+            return
         status, answer = self.answer(body)
         with server.lock:
             server.live -= 1
@@ -121,19 +159,26 @@ class Handler(BaseHTTPRequestHandler):
             return 401, {"error": {"message": f"not {self.headers['Authorization']}"}}
         if self.path == "/reload":
             return 200, server.reload(body)
+        if self.path == "/v1/load_lora_adapter":
+            return server.load_adapter(body)
+        if self.path == "/v1/unload_lora_adapter":
+            return server.unload_adapter(body)
         if self.path != "/v1/completions":
             return 404, {"error": {"message": "Not Found"}}
-        if body["model"] != NAME:
+        if body["model"] not in {NAME, *server.adapters}:
             message = f"The model `{body['model']}` does not exist."
             return 404, {"error": {"message": message, "code": 404}}
         return 200, server.change(server.completion(body))
 
     def send(self, status, content):
-        data = b"" if content is None else json.dumps(content).encode()
+        text = content if isinstance(content, str) else json.dumps(content)
+        data = b"" if content is None else text.encode()
         sent = data[: len(data) - self.server.cut]
         with contextlib.suppress(OSError):  # the client may have given up
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
+            if status != 200 and self.server.retry_after:
+                self.send_header("Retry-After", self.server.retry_after)
             self.end_headers()
             self.wfile.write(sent)
             if self.server.cut:
@@ -141,13 +186,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serve(engine, load=None):
+def serve(engine, load=None, port=0):
     """A running ``Server``."""
-    server = Server(engine, load)
+    server = Server(engine, load, port)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield server
     finally:
-        server.shutdown()
-        server.server_close()
+        if not server.dead.is_set():
+            server.shutdown()
+            server.server_close()
