@@ -92,6 +92,7 @@ class Checkpoints:
             ),
             item_names=("state", "record"),
         )
+        # Or the next save would remove the best: this process has not seen its score.
         for step in self.steps():
             self._note_score(step)
 
@@ -121,6 +122,7 @@ class Checkpoints:
         self.wait()  # one save at a time, so that an error belongs to a known step
         newest = self._manager.latest_step()
         if newest is not None and step <= newest:
+            # A run that is stopped right after a regular checkpoint asks for it twice.
             if step == newest:
                 return False
             raise ValueError(
@@ -131,9 +133,11 @@ class Checkpoints:
             state=ocp.args.StandardSave(state),
             record=ocp.args.JsonSave(make_record(state, metadata)),
         )
+        # Kept for ``wait``, where a save that fails later is reported.
         self._saving = step
         score = metadata.get("score")
         if score is not None:
+            # Before the save: that is when Orbax asks what to preserve.
             self._scores[step] = score
         with self._writing():
             return self._manager.save(step, args=args)
@@ -159,6 +163,8 @@ class Checkpoints:
                 restored, why = None, "another process could not read it"
                 try:
                     restored = self._read(step, target)
+                # Another config is no damage, and must not rename checkpoints that are
+                # whole.
                 except ConfigError:
                     raise
                 except Exception as error:  # damage takes any form: JSON, zarr, files
@@ -249,6 +255,8 @@ class Checkpoints:
 
     def _read(self, step: int, target: Any) -> Restored:
         args = ocp.args.Composite(record=ocp.args.JsonRestore())
+        # The record comes first: it is small, and refuses arrays that do not fit before
+        # any of them is read.
         record = self._manager.restore(step, args=args).record
         if record["checksum"] != checksum(record):
             raise ValueError("its record was altered")
@@ -269,10 +277,13 @@ class Checkpoints:
         def move() -> None:
             for step in damaged:
                 aside = self.directory / f"{DAMAGED}-{step}"
+                # This step may have been damaged and set aside before; a rename needs
+                # the name.
                 shutil.rmtree(aside, ignore_errors=True)
                 (self.directory / str(step)).rename(aside)
 
         hosts.on_primary(move)
+        # In every process, since each one remembers the list of steps.
         self._manager.reload()
 
 
@@ -298,6 +309,7 @@ class RunCheckpoints:
         self._every, self._last = train.checkpoint_every, train.steps
         self._metric = train.checkpoint_best
         self._values: dict[int, float] = {}
+        # Once: the digest reads all weights, and these never change.
         self._fixed = _identities(trainer)
         self._checkpoints = Checkpoints(
             run_dir.checkpoints, keep=train.checkpoints_kept
@@ -367,6 +379,8 @@ class RunCheckpoints:
         Args:
           done: steps done.
         """
+        # The last one too, so that a run whose train.steps is raised goes on from
+        # there.
         if done % self._every == 0 or done == self._last:
             self._save(done, self._score(done))
 
@@ -390,6 +404,7 @@ class RunCheckpoints:
         """
         best = self._checkpoints.best() if self._metric else None
         if best is not None:
+            # Before the state is given up, since shapes and shardings are read off it.
             target = self._target()
             self._trainer.state = None  # frees it, or memory would hold two states
             self._trainer.put_back(self._checkpoints.read(best, target).state)
@@ -423,6 +438,8 @@ class RunCheckpoints:
                 self.note(row["step"], row)
 
     def _target(self) -> Any:
+        # Descriptions, not the arrays: a target that held them would keep the old state
+        # in memory during a read.
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
             self._trainer.to_save(),
@@ -481,6 +498,7 @@ def checksum(record: Mapping[str, Any]) -> int:
       record: with ``metadata`` and ``arrays``.
     """
     content = {"metadata": record["metadata"], "arrays": record["arrays"]}
+    # CRC-32 suffices: it is to find damage, not a forger.
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
@@ -528,6 +546,7 @@ def _identities(trainer: Trainer) -> dict[str, str]:
 
 
 def _first_line(error: Exception) -> str:
+    # A library's error may run over pages, and this is part of one line.
     return next(iter(str(error).splitlines()), "")[:200]
 
 

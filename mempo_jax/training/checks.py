@@ -57,6 +57,7 @@ def log_prob_gap(scored: Sequence[tuple[Rows, Any, Any]], limit: float) -> float
       RunStopped: a gap is above ``limit`` or NaN; names its row, turn and token.
     """
     worst = None
+    # On the host: compiled code cannot stop with the row, turn and token at fault.
     for rows, old, _ in scored:
         gap = np.abs(to_host(old) - rows.behaviour_log_probs)
         # Only sampled tokens have a behaviour log-prob, and padding rows hold none.
@@ -95,6 +96,7 @@ def reference_is_policy(scored: Sequence[tuple[Rows, Any, Any]]) -> None:
         ratio = (to_host(ref) - to_host(old))[mask].astype(np.float64)
         total += float(np.sum(np.expm1(ratio) - ratio))
         count += int(mask.sum())
+    # Without a reference nothing was counted; such a run passes with a mean of 0.
     mean = total / max(1, count)
     if not mean <= MAX_INITIAL_KL:  # NaN stops too
         raise RunStopped(
@@ -137,6 +139,7 @@ def empty_in_a_row(count: int, sampled: Sequence[Trajectory]) -> None:
         "success is near 0 or 1, make the tasks (config.env) easier or harder; else "
         "raise config.sampling.max_resample_rounds, group_size or temperature"
     )
+    # Advice on equal rewards would mislead where there was nothing to compare.
     if sampled and not any(t.valid for t in sampled):
         reasons = (t.failure for t in sampled if t.failure is not None)
         first = next(reasons, "the policy never acted; see config.context")

@@ -205,6 +205,7 @@ class Batches:
           pad_id: fills the padding of rows.
         """
         self._shapes, self._pad_id = batch_shapes(settings, mesh), pad_id
+        # A stream of its own, so that no other draw of the run shifts the batches.
         self._rng = np.random.default_rng(derived_seed("cold-start", settings.seed))
         self._strata = by_length(segments, self._shapes.length_buckets)
         # Rows of each bucket in a batch.
@@ -225,6 +226,8 @@ class Batches:
         for length, members in self._strata.items():
             rows = self._shapes.rows_of(length)
             for _ in range(max(1, round(self._share / rows))):
+                # With replacement: the generator's state is then all that a checkpoint
+                # needs, and no permutation has to be kept.
                 drawn = self._rng.integers(len(members), size=rows)
                 # The supervised loss knows no trajectories: all rows are of number 0.
                 segments = [(0, members[i]) for i in drawn]
@@ -415,6 +418,7 @@ class ColdStartCheckpoints:
         self._checkpoints.close()
 
     def _save(self, done: int, state: TrainState, position: dict[str, Any]) -> None:
+        # The state before the first step is cheap to make again.
         if done:
             record = {"step": done, "position": position} | self._fixed
             self._checkpoints.save(state, record)
@@ -426,8 +430,10 @@ def digest(segments: Sequence[Segment]) -> str:
     Args:
       segments: of all demonstrations, in their order.
     """
+    # Fixed dtypes below: numpy's default integer is not the same on all machines.
     sha256 = hashlib.sha256()
     for segment in segments:
         sha256.update(np.asarray(segment.tokens, np.int64).tobytes())
+        # The same tokens under another mask would teach something else.
         sha256.update(np.asarray(segment.is_action, bool).tobytes())
     return sha256.hexdigest()

@@ -113,6 +113,7 @@ class TokenCreditRecorder:
         trained = np.asarray(arrays.valid).reshape(-1)
         max_ops, credits = arrays.ops.kind.shape[1], []
         for n, trajectory in enumerate(trajectories):
+            # The tables leave out what a log has beyond ``max_ops``.
             ops = slice(min(len(trajectory.log), max_ops))
             turns = slice(max_ops, max_ops + len(trajectory.actions))
             by_op = zip(weight[n, ops], bonus[n, ops], token_advantages[n, ops])
@@ -215,6 +216,7 @@ def sample_group(
     engine, collector = make_collector(policy, suite, settings, mesh)
     engine.set_params(policy.params)
     samples = range(settings.sampling.group_size)
+    # A purpose of its own: these draws are not those of any training step.
     jobs = [Job(task, sample, settings.seed, "trace", 0) for sample in samples]
     return collector.run(jobs, settings.sampling)
 
@@ -314,6 +316,7 @@ class Prober:
           The evidence, and metrics of the probing; these are empty if no mode needs
           probes.
         """
+        # Needed also if nothing is probed, since the update takes evidence in any case.
         blank = no_evidence(len(trajectories), self._shapes)
         if not self._needs:
             return blank, {}
@@ -323,6 +326,7 @@ class Prober:
             [int(n) for n in np.flatnonzero(valid.reshape(-1))],
             self._needs,
             self._tokenizer,
+            # No row is longer, so no compiled program could score a longer probe.
             self._shapes.length_buckets[-1],
         )
         scores = self._scores(plan.variants, score)

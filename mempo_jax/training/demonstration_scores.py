@@ -105,6 +105,8 @@ class DemonstrationScores:
         # Only an environment of one's own brings words and lengths of its own.
         if isinstance(self._suite, OwnSuite):
             self._check_texts()
+        # Scores come after the texts: few of them may all fail by chance, while a text
+        # that is too long is a fault however few there are.
         count = len(self.scores)
         if count < FEWEST:
             return

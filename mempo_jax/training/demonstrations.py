@@ -134,6 +134,8 @@ def recorded(
         policy = _replay(actions, tokenizer)
         # Seed 0: a replay draws nothing. Its turns may end before the episode does.
         segments = demonstrate(episode, policy, tokenizer, 0, len(actions))
+        # Turns behind the end would go unplayed without a word, and less would be
+        # taught than the file holds.
         if episode.status is EpisodeStatus.DONE and episode.turn < len(actions):
             raise ConfigError(
                 f"{recording.place}, field turns: expected at most {episode.turn}, "
@@ -163,6 +165,8 @@ def records(
     for task in tasks:
         episode = make_episode(task)
         seed = derived_seed("demonstration", task.seed, task.index)
+        # With the seed of ``scripted``: the file holds what a cold start would have
+        # played.
         demonstrate(episode, policy, tokenizer, seed)
         actions = (_without_stop(text, tokenizer) for text in episode.actions)
         yield {
@@ -225,8 +229,10 @@ def write_demonstrations(path: pathlib.Path, records: Iterable[dict[str, Any]]) 
       The number of lines.
     """
     count = 0
+    # UTF-8 whatever the locale, since reading decodes that.
     with path.open("w", encoding="utf-8") as file:
         for record in records:
+            # Not as ASCII escapes: people read and edit these files.
             file.write(f"{json.dumps(record, ensure_ascii=False)}\n")
             count += 1
     return count

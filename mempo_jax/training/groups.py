@@ -117,6 +117,7 @@ class StepSampler:
 
         def ask_both() -> None:
             ask()
+            # No thread can be ended from outside: this one has to look for itself.
             if self._cancelled.is_set():
                 raise concurrent.futures.CancelledError
 
@@ -278,6 +279,8 @@ class GroupSampler:
         def own() -> list[Trajectory]:
             jobs = self.jobs(step, round_, hosts.share(slots))
             trajectories = self._collector.run(jobs, self._settings.sampling)
+            # Before the gather, so that a slow function judges this process's share
+            # alone.
             self._apply_reward_function(trajectories)
             return trajectories
 
@@ -319,6 +322,7 @@ def without_efficiency(
     Returns:
       [G, S].
     """
+    # A failed trajectory has no reward, yet keeps its place in the array.
     weighted = [t.reward.weighted if t.reward else {} for t in trajectories]
     added = [sum(w.get(name, 0.0) for name in EFFICIENCY) for w in weighted]
     return reward - np.array(added, reward.dtype).reshape(reward.shape)

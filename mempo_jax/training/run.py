@@ -84,6 +84,7 @@ def run(
             with _timed(seconds, "cold_start"):
                 _cold_start(policy, settings, suite, mesh, run_dir, progress, stop)
         except ConfigError:
+            # A refused config must not stand in the way of the corrected one.
             if hosts.primary():
                 run_dir.release()
             raise
@@ -127,6 +128,7 @@ def _try_optional_parts(settings: RunConfig) -> None:
     if settings.train.demonstrations_path and settings.train.cold_start_steps:
         check_file(settings.train.demonstrations_path)
     if settings.memory.embedder == "sentence_transformers":
+        # Made and thrown away: only loading shows that package and weights are there.
         settings.memory.make_embedder()
     hosts.on_primary(lambda: check_wandb(settings.log.wandb_project))
     hosts.on_primary(lambda: check_server(settings))
@@ -176,6 +178,7 @@ def _policies(settings: RunConfig, suite, mesh) -> tuple[Policy, Policy | None]:
     if not ref_path:
         return policy, None
     reference = load_policy(ref_path, settings, mesh)
+    # The KL compares probabilities of the same token ids.
     if reference.tokenizer.vocabulary() != policy.tokenizer.vocabulary():
         raise ConfigError(
             f"config.policy.ref_path = {ref_path!r}: expected the policy's vocabulary "
@@ -203,6 +206,8 @@ def _cold_start(
                 policy, suite, settings, mesh, progress, kept=checkpoints, stop=stop
             )
         run_dir.save_dir(run_dir.cold_start, lambda path: policy.save(path, params))
+    # Only now: before the policy is saved, a killed cold start has nothing else to
+    # continue from.
     hosts.on_primary(lambda: shutil.rmtree(checkpoints, ignore_errors=True))
 
 
@@ -214,6 +219,7 @@ def _export(trainer: Trainer, run_dir: RunDir, config: Mapping[str, Any]) -> Non
         return
 
     def save(path: pathlib.Path) -> None:
+        # In all processes, since each may hold a part; the primary alone writes.
         adapters = to_host(lora.split(params)[0])
         if hosts.primary():
             save_adapters(
@@ -229,6 +235,8 @@ def _evaluate(
     """Evaluates and saves the current policy; that of the cold start only once."""
     if name == "cold_start":
         file = f"evaluation_{name}.json"
+        # The primary decides for all: if only some evaluated, they would wait forever
+        # for the others.
         saved = hosts.from_primary(lambda: run_dir.load_json(file))
         if saved is not None:
             return saved
@@ -270,12 +278,17 @@ def _train(
             # Closed, so that no thread goes on to sample for a run that is over.
             with contextlib.closing(trainer.run(first, last)) as steps:
                 for metrics, trajectories in steps:
+                    # First, since it refuses an unknown metric: no row is then left
+                    # behind.
                     checkpoints.note(done, metrics)
                     write(done, metrics)
                     if log.records(done):
                         run_dir.save_trajectories(f"step_{done:06d}", trajectories)
                     done += 1
                     progress("training", done, last, _progress_metrics(metrics))
+                    # After the row: a run killed in between repeats the step and
+                    # replaces its row. The other way round the row would be missing for
+                    # good.
                     checkpoints.save_if_due(done)
                     stop.check()
         except (RunStopped, RewardError, ServerError):

@@ -104,6 +104,8 @@ def group_metrics(
             ("group_abs_advantage", "advantage_abs_mean", members),
         )
     }
+    # Summed, then divided once: a mean of the rounds' shares would let a small round
+    # weigh as much as a large one.
     sums = {key: sum(float(s[key]) for _, s in measured) for key in measured[0][1]}
     metrics["write_only_rate"] = _share(sums["write_only"], sum(members))
     metrics["recalls_per_write"] = _share(sums["recalls"], sums["writes"])
@@ -140,6 +142,7 @@ def group_reward_metrics(
       valid member); advantage_abs_mean over valid members.
     """
     valid = jnp.asarray(valid, bool)
+    # A group without a valid member would pass as one whose rewards are all equal.
     live = valid.any(axis=-1)
     centred = jnp.asarray(reward) - masked_mean(reward, valid, -1, keepdims=True)
     # An invalid member may hold NaN: it is dropped before it is squared.
@@ -168,6 +171,7 @@ def memory_sums(ops: OpTable, valid: Array) -> dict[str, Array]:
     return {
         "writes": masked_sum(writes, valid),
         "recalls": masked_sum(recalls, valid),
+        # No mask: an invalid trajectory has no write that counts.
         "write_only": jnp.sum((writes > 0) & (recalls == 0)),
     }
 
@@ -213,6 +217,7 @@ def kl_by_tokens(
         ratio = to_host(ref).astype(np.float64) - to_host(old)
         # The loss bounds it alike, so these are the KL that the loss pays for.
         ratio = np.clip(ratio, -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+        # expm1, since exp(x) - 1 of a small x loses most digits.
         kl = np.expm1(ratio) - ratio
         # A token of no op has op_id -1: it reads op 0, and ``on_ops`` drops that.
         kind = ops.kind[rows.trajectory_index[:, None], np.maximum(rows.op_id, 0)]
@@ -234,11 +239,13 @@ def padding_share(batches: Iterable[Rows]) -> float | None:
     masks = [rows.token_mask for rows in batches]
     if not masks:
         return None
+    # Totals, since micro-batches of different buckets have different sizes.
     return 1 - sum(int(m.sum()) for m in masks) / sum(m.size for m in masks)
 
 
 def device_bytes() -> int | None:
     """Bytes in use on this process's first device; None on those that do not count."""
+    # CPU devices give None in place of a dict.
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("bytes_in_use")
 
