@@ -495,10 +495,10 @@ class AdapterPublisher:
         Raises:
           ServerError: another process publishes here.
         """
-        self._own.claim()
         self.served_as = self._from_primary(lambda: self._write(params))
 
     def _write(self, params: Any) -> str:
+        self._own.claim()
         fresh = self._directory / "new"
         shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed
         self._save(fresh, params)
