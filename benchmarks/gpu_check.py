@@ -31,6 +31,7 @@ import numpy as np
 from benchmarks import _tables
 from configs import qwen2_5_7b
 from mempo_jax.distributed import placement
+from mempo_jax.models.attention import chosen
 from mempo_jax.models.families import config_json
 from mempo_jax.planning import speed
 from mempo_jax.planning.devices import CHIPS, GIB, Chip
@@ -83,6 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
         "device": found.device_kind,
         "ceilings_of": chip.name if known else f"{chip.name} (unknown device)",
         "jax": jax.__version__,
+        "attention": kernel(changes),
         "rehearsal": options.rehearse,
         "plan": _plan(changes, f"{chip.name}-1", PLAN_S[options.rehearse]),
         "programs": measure(changes, chip),
@@ -92,6 +94,13 @@ def main(arguments: list[str] | None = None) -> int:
     (out / "gpu_check.txt").write_text(text + "\n")
     print(text, flush=True)
     return 0
+
+
+def kernel(changes: dict[str, Any]) -> str:
+    """Names the attention kernel that a run with these changes uses on this backend."""
+    policy = with_changes(qwen2_5_7b.get_config().to_dict(), changes).policy
+    shape, _ = shape_of(policy.path, "policy.path")
+    return chosen(policy.attention, policy.compute_dtype, shape.head_dim)
 
 
 def chip_of(kind: str) -> tuple[Chip, bool]:
@@ -109,7 +118,8 @@ def measure(changes: dict[str, Any], chip: Chip) -> dict[str, dict]:
     settings = with_changes(qwen2_5_7b.get_config().to_dict(), changes)
     shape, _ = shape_of(settings.policy.path, "policy.path")
     mesh = placement.make_mesh(1, 1, 1)
-    lowering = Lowering(shape, settings, mesh)
+    # What a run would use here, and not the planner's kernel.
+    lowering = Lowering(shape, settings, mesh, attention=settings.policy.attention)
     params = jax.jit(lowering.model.init)(jax.random.key(0))
     dtype = settings.policy.param_dtype
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
@@ -235,7 +245,8 @@ def _small_policy(folder: pathlib.Path) -> pathlib.Path:
 def table(made: dict) -> str:
     plan = made["plan"]
     lines = [
-        f"{made['device']}, ceilings of {made['ceilings_of']}, jax {made['jax']}"
+        f"{made['device']}, ceilings of {made['ceilings_of']}, jax {made['jax']}, "
+        f"attention {made['attention']}"
         + (": A REHEARSAL, the figures say nothing" if made["rehearsal"] else "")
     ]
     if "error" in plan:

@@ -23,7 +23,7 @@ PATH_OPTIONS = ("workdir", "out", "policy", "bank", "demonstrations", "against")
 SAID_BY_JAX = {
     "An NVIDIA GPU may be present": (
         "this computes on the CPU; for the NVIDIA GPU that may be present install the "
-        "extra [cuda]"
+        "extra [cuda13], or [cuda12] with an older driver"
     ),
     "A Google TPU may be present": (
         "this computes on the CPU; for the TPU that may be present install the extra "

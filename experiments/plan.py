@@ -107,6 +107,9 @@ def _tpu_devices(device):
         )
     # Otherwise the library asks for this machine's description, over the network.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    # Otherwise the library refuses to load beside a process that uses it, such as a
+    # training on this machine's TPU. Here it only compiles and opens no TPU.
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
     from jax.experimental import topologies
 
     try:

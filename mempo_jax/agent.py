@@ -64,6 +64,10 @@ class Agent:
         self._runs = int(last[1]) + 1 if last else 0
         self._suite: TaskSuite | None = None
 
+    def __repr__(self) -> str:
+        place = "in memory" if self._directory is None else repr(str(self._directory))
+        return f"Agent(path={self.settings.policy.path!r}, bank={place})"
+
     @classmethod
     def from_pretrained(
         cls,

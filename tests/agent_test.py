@@ -241,3 +241,8 @@ def test_a_killed_process_loses_no_task_that_was_saved(policy, tmp_path, compile
     after = Bank.load(bank, make_embedder("hashing"))
     assert after.entries[: len(saved.entries)][0].text == saved.entries[0].text
     assert after.trajectory_id == "run-3"
+
+
+def test_it_prints_where_its_policy_and_bank_are(make, tmp_path):
+    assert repr(make()).endswith("bank=in memory)")
+    assert str(tmp_path / "b") in repr(make(bank=tmp_path / "b"))

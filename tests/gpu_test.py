@@ -21,9 +21,10 @@ ROUNDING = 0.02  # of values near 1 in bfloat16, which has 8 bits
 GAP = {"float32": 1e-3, "bfloat16": 0.1}  # nats; the bounds of a run's own check
 
 
-def test_the_flash_kernel_equals_plain_attention():
+@pytest.mark.parametrize("size", [64, 128])
+def test_the_flash_kernel_equals_plain_attention(size):
     """Values and gradients, grouped heads, rows with padding at their right."""
-    size, rng = 64, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     fast = chosen("auto", jnp.bfloat16, size)
     if jax.default_backend() == "gpu":
         assert fast == "cudnn"

@@ -25,6 +25,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from mempo_jax.models.stream import Place, Read
+from mempo_jax.settings import ConfigError
 
 AXES = ("data", "fsdp", "tensor")
 ROW_AXES = ("data", "fsdp")  # tensor-parallel devices work on the same rows
@@ -466,7 +467,7 @@ def _check_divides(name: str, shape: tuple[int, ...], sharding: NamedSharding) -
     for size, axis in zip(shape, sharding.spec):
         parts = 1 if axis is None else sharding.mesh.shape[axis]
         if size % parts:
-            raise ValueError(
+            raise ConfigError(
                 f"{name}: a dimension of {size} cannot be split over mesh axis "
                 f"{axis}={parts} (shape {shape}, {sharding.spec}): set mesh.{axis} to "
                 f"a divisor of {size}, or to 1"

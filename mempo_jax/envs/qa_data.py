@@ -484,11 +484,11 @@ class _Stream:
         if here == "]":
             self._at += 1
             if self._peek() != "":
-                raise self._error("nothing behind the ] of the array")
+                raise self._error("nothing after the ] that ends the array")
             return False
         if self._record:
             if here != ",":
-                raise self._error("a comma or ] behind the record")
+                raise self._error("a comma or ] after the record")
             self._at += 1
         return True
 

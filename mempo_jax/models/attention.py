@@ -249,13 +249,14 @@ def _unfolded(x: Array, like: Array) -> Array:
     return x.transpose(1, 0, 4, 2, 3, 5).reshape(like.shape)
 
 
-def chosen(name: str, dtype: Any, head_dim: int) -> str:
-    """Resolves the name of a kernel on the default backend.
+def chosen(name: str, dtype: Any, head_dim: int, backend: str = "") -> str:
+    """Resolves the name of a kernel.
 
     Args:
       name: one of ``IMPLEMENTATIONS``.
       dtype: of the activations.
       head_dim: head size.
+      backend: "cpu", "gpu" or "tpu"; empty: the default backend of this process.
 
     Returns:
       "xla" or "cudnn".
@@ -272,7 +273,8 @@ def chosen(name: str, dtype: Any, head_dim: int) -> str:
         return name
     fits = head_dim % 8 == 0 and head_dim <= _FLASH_HEADS
     narrow = jnp.dtype(dtype).name in _FLASH_DTYPES
-    return "cudnn" if jax.default_backend() == "gpu" and narrow and fits else "xla"
+    gpu = (backend or jax.default_backend()) == "gpu"
+    return "cudnn" if gpu and narrow and fits else "xla"
 
 
 def causal_attention(token_mask, implementation: str) -> Callable:

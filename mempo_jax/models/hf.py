@@ -172,9 +172,15 @@ def resolve(path: str | os.PathLike) -> Path:
       path: a path ("~" is expanded), or "package:name/file".
 
     Raises:
-      ValueError: the package is not installed or lacks the file.
+      ValueError: an address such as ``gs://bucket``, or a package that is not installed
+        or lacks the file.
     """
     spelled = os.fspath(path)
+    if "://" in spelled:
+        raise ValueError(
+            f"{spelled}: expected a path of the file system, got an address; mount the "
+            "bucket, or copy the model to a local directory"
+        )
     if not spelled.startswith(_PACKAGE):
         return Path(spelled).expanduser()
     name, _, inner = spelled.removeprefix(_PACKAGE).partition("/")

@@ -74,6 +74,8 @@ class Lowering:
       mesh: of all devices.
       unroll: whether the model's layers are unrolled; None chooses by depth.
       engine_devices: those of one host that sample alone; none: all train too.
+      attention: the kernel of whole rows. The default compiles on every machine; a plan
+        is made where cuDNN is missing.
       hosts: processes of the run; with several each engine has the devices of its own
         host.
 
@@ -90,6 +92,7 @@ class Lowering:
         unroll: bool | None = None,
         hosts: int = 1,
         engine_devices: Sequence[Any] = (),
+        attention: str = "xla",
     ) -> None:
         policy = settings.policy
         adapters = policy.lora if policy.lora.rank else None
@@ -102,8 +105,7 @@ class Lowering:
             remat=policy.remat,
             unroll=unroll,
             lora=adapters,
-            # "auto" would ask the backend of this machine, not that of the plan.
-            attention="xla" if policy.attention == "auto" else policy.attention,
+            attention=attention,
         )
         self.optimiser = policy_optimiser(settings.train)
         self.rows = placement.row_sharding(mesh)

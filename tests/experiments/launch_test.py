@@ -74,7 +74,7 @@ def test_what_jax_says_of_another_device_is_a_plain_line(capsys):
     lines = lines_of(capsys, main)
     assert [x for x in lines if "NVIDIA" in x] == [
         "warning: this computes on the CPU; for the NVIDIA GPU that may be present "
-        "install the extra [cuda]"
+        "install the extra [cuda13], or [cuda12] with an older driver"
     ]
 
 

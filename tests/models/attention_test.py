@@ -2,6 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
+from jax._src.cudnn import fused_attention_stablehlo as fused
 
 from mempo_jax.models import attention
 
@@ -9,6 +11,7 @@ from mempo_jax.models import attention
 @pytest.mark.parametrize(
     ("backend", "dtype", "head_dim", "expected"),
     [
+        ("gpu", "bfloat16", 64, "cudnn"),
         ("gpu", "bfloat16", 128, "cudnn"),
         ("gpu", "float32", 128, "xla"),
         ("gpu", "bfloat16", 256, "xla"),
@@ -67,3 +70,31 @@ def test_attention_to_a_cache_equals_plain_attention(count, heads, turned):
         weights = np.exp(scores) / np.exp(scores).sum()
         expected = weights @ values[row, own, :end]
         np.testing.assert_allclose(seen[row, token, head], expected, atol=1e-5)
+
+
+# What cuDNN's own checks would ask of the device: a Hopper with a recent cuDNN.
+@pytest.mark.parametrize(
+    ("head_dim", "hopper", "kernels"), [(64, False, 2), (128, False, 2), (256, True, 2)]
+)
+def test_the_flash_kernel_exports_for_cuda(head_dim, hopper, kernels, monkeypatch):
+    monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91_200)
+    monkeypatch.setattr(fused, "check_compute_capability", lambda _: hopper)
+    monkeypatch.setattr(fused, "is_cuda_compute_capability_equal", lambda _: False)
+
+    def total(*rows):
+        real = jnp.ones(rows[0].shape[:2], bool)
+        made = attention.causal_attention(real, "cudnn")(*rows)
+        return made.astype(jnp.float32).sum()
+
+    query, key = (
+        jax.ShapeDtypeStruct((2, 256, heads, head_dim), jnp.bfloat16)
+        for heads in (8, 2)
+    )
+    names = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
+    unchecked = [export.DisabledSafetyCheck.custom_call(name) for name in names]
+    slopes = jax.jit(jax.value_and_grad(total, (0, 1, 2)))
+    made = export.export(slopes, platforms=["cuda"], disabled_checks=unchecked)(
+        query, key, key
+    )
+    assert made.mlir_module().count("custom_call @__cudnn$fmha") == kernels
+    assert [x.dtype for x in made.out_avals[1:]] == [jnp.bfloat16] * 3
