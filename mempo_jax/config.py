@@ -27,6 +27,7 @@ from mempo_jax.envs.babi import BabiConfig
 from mempo_jax.envs.context import ContextConfig
 from mempo_jax.envs.dialogue import DialogueConfig
 from mempo_jax.envs.factbook import FactbookConfig
+from mempo_jax.envs.instructions import describe
 from mempo_jax.envs.ledger import LedgerConfig
 from mempo_jax.envs.multi_qa import MultiQaConfig
 from mempo_jax.envs.reward import RewardConfig
@@ -63,6 +64,8 @@ EMBEDDERS = ("static", "hashing", "sentence_transformers")
 # Fields that came after the first runs: what a config that was saved before them meant,
 # whatever configs/base.py says today.
 ADDED_FIELDS = {
+    "context.instruction_examples": 0,
+    "context.instructions_form": "given",
     "credit.bonus_decay_steps": 0,
     "env.workers": 1,
     "mesh.sampling": {"devices": 0, "data": -1, "fsdp": 0, "tensor": 0},
@@ -71,6 +74,9 @@ ADDED_FIELDS = {
     "train.adam_b1": 0.9,
     "train.adam_eps": 1e-8,
 }
+
+# Those of configs/base.py, which `nano` learns with: "auto" replaces no others.
+PLAIN_INSTRUCTIONS = "use memory"
 
 Dtype = Annotated[str, one_of(DTYPES)]
 Decay = Annotated[float, Bound(lambda value: 0 < value < 1, "between 0 and 1")]
@@ -161,11 +167,24 @@ def from_config(config: Mapping[str, Any]) -> RunConfig:
       ConfigError: in one line, what does not fit.
     """
     try:
-        return build(RunConfig, config, "config")
+        return _told(build(RunConfig, config, "config"))
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _told(settings: RunConfig) -> RunConfig:
+    """The settings with the instructions that ``context.instructions_form`` means."""
+    context, form = settings.context, settings.context.instructions_form
+    if form == "auto":
+        untouched = context.instructions == PLAIN_INSTRUCTIONS
+        form = "short" if settings.policy.path and untouched else "given"
+    context = dataclasses.replace(context, instructions_form=form)
+    if form != "given":
+        text = describe(context, settings.memory, settings.env.name)
+        context = dataclasses.replace(context, instructions=text)
+    return dataclasses.replace(settings, context=context)
 
 
 @dataclasses.dataclass(frozen=True)
