@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
+import pathlib
 import warnings
 from collections.abc import Container, Iterator, Mapping
 from typing import Annotated, Any
@@ -77,6 +79,7 @@ ADDED_FIELDS = {
 
 # Those of configs/base.py, which `nano` learns with: "auto" replaces no others.
 PLAIN_INSTRUCTIONS = "use memory"
+POLICY_CONFIG = "mempo_config.json"  # the config, in the folder of an exported policy
 
 Dtype = Annotated[str, one_of(DTYPES)]
 Decay = Annotated[float, Bound(lambda value: 0 < value < 1, "between 0 and 1")]
@@ -178,13 +181,29 @@ def _told(settings: RunConfig) -> RunConfig:
     """The settings with the instructions that ``context.instructions_form`` means."""
     context, form = settings.context, settings.context.instructions_form
     if form == "auto":
-        untouched = context.instructions == PLAIN_INSTRUCTIONS
-        form = "short" if settings.policy.path and untouched else "given"
+        form = _usual_form(settings.policy.path, context.instructions)
     context = dataclasses.replace(context, instructions_form=form)
     if form != "given":
         text = describe(context, settings.memory, settings.env.name)
         context = dataclasses.replace(context, instructions=text)
     return dataclasses.replace(settings, context=context)
+
+
+def _usual_form(path: str, instructions: str) -> str:
+    """The form "auto" of a policy: a policy of a run keeps the form it learnt with."""
+    if not path or instructions != PLAIN_INSTRUCTIONS:
+        return "given"
+    folder = pathlib.Path(path).expanduser()
+    for file in (folder / POLICY_CONFIG, folder.parent / "config.json"):
+        try:
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            context, before = saved["context"], saved["policy"]["path"]
+            form = context.get("instructions_form", "given")
+            said = context["instructions"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # a model that no run has exported; what is damaged is told later
+        return _usual_form(before, said) if form == "auto" else form
+    return "short"
 
 
 @dataclasses.dataclass(frozen=True)
