@@ -13,6 +13,7 @@ from mempo_jax.builders.suites import make_episodes, make_suite
 from mempo_jax.config import complete_saved, from_config
 from mempo_jax.envs.instructions import describe, with_examples, worked_example
 from mempo_jax.memory import BLOCK, BankConfig, Grammar, parse_ops
+from mempo_jax.models.chat import ChatFormat
 from mempo_jax.settings import ConfigError
 from tests.envs.scripted_env import context
 
@@ -113,7 +114,8 @@ def test_the_expert_of_the_task_gives_the_examples():
     suite = make_suite(settings)
     view = make_episodes(suite, settings)(suite.task("test", 0), "x").observe()
     replies = re.findall(r"Reply: (.*)", view.system)
-    assert len(replies) == 2 and all(kinds(reply) for reply in replies)
+    assert len(replies) == 2
+    assert all(kinds(reply) for reply in replies)
 
 
 def test_instructions_without_room_are_refused():
@@ -127,3 +129,23 @@ def test_instructions_without_room_are_refused():
     roomy = dataclasses.replace(long.context, max_context_tokens=4_000)
     bucket = dataclasses.replace(long.train, length_buckets=(5_000,))
     check_told(policy, suite, dataclasses.replace(long, context=roomy, train=bucket))
+
+
+def gemma(messages, generate):
+    """Like Gemma's template: no system role."""
+    if messages[0]["role"] == "system":
+        raise ValueError("System role not supported")
+    names = {"user": "user", "assistant": "model"}
+    turns = [
+        f"<turn>{names[m['role']]}\n{m['content'].strip()}<end>\n" for m in messages
+    ]
+    return "".join(turns) + ("<turn>model\n" if generate else "")
+
+
+def test_without_a_system_role_the_first_user_turn_is_told():
+    messages = [
+        {"role": "system", "content": "told"},
+        {"role": "user", "content": "seen"},
+    ]
+    text = ChatFormat(gemma).prompt(messages)
+    assert text == "<turn>user\ntold\n\nseen<end>\n<turn>model\n"
