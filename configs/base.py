@@ -140,6 +140,10 @@ def get_config() -> ConfigDict:
     c.context.write_reminder_every = 4  # turns without a write; 0 turns it off
     c.context.summary_titles = 5  # titles of recent memories that are shown
     c.context.instructions = "use memory"
+    # "given" | "short" | "long" (the tags, with an example) | "auto": short where
+    # policy.path is set and the instructions above are left as they are.
+    c.context.instructions_form = "auto"
+    c.context.instruction_examples = 0  # turns of the task's expert, shown after them
     c.context.instruction_variants = ()  # other wordings, for samples in turn
     c.context.reminder = "remember something ?"
 

@@ -35,7 +35,6 @@ def get_config() -> ConfigDict:
 
     c.env.ledger.min_turns = 8
     c.env.ledger.max_turns = 16
-    c.context.instructions = smollm2_135m.INSTRUCTIONS
     c.context.reminder = smollm2_135m.REMINDER
     c.context.max_context_tokens = 832
     c.sampling.max_new_tokens = 128

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
+import pathlib
 import warnings
 from collections.abc import Container, Iterator, Mapping
 from typing import Annotated, Any
@@ -27,6 +29,7 @@ from mempo_jax.envs.babi import BabiConfig
 from mempo_jax.envs.context import ContextConfig
 from mempo_jax.envs.dialogue import DialogueConfig
 from mempo_jax.envs.factbook import FactbookConfig
+from mempo_jax.envs.instructions import describe
 from mempo_jax.envs.ledger import LedgerConfig
 from mempo_jax.envs.multi_qa import MultiQaConfig
 from mempo_jax.envs.reward import RewardConfig
@@ -63,6 +66,8 @@ EMBEDDERS = ("static", "hashing", "sentence_transformers")
 # Fields that came after the first runs: what a config that was saved before them meant,
 # whatever configs/base.py says today.
 ADDED_FIELDS = {
+    "context.instruction_examples": 0,
+    "context.instructions_form": "given",
     "credit.bonus_decay_steps": 0,
     "env.workers": 1,
     "mesh.sampling": {"devices": 0, "data": -1, "fsdp": 0, "tensor": 0},
@@ -71,6 +76,10 @@ ADDED_FIELDS = {
     "train.adam_b1": 0.9,
     "train.adam_eps": 1e-8,
 }
+
+# Those of configs/base.py, which `nano` learns with: "auto" replaces no others.
+PLAIN_INSTRUCTIONS = "use memory"
+POLICY_CONFIG = "mempo_config.json"  # the config, in the folder of an exported policy
 
 Dtype = Annotated[str, one_of(DTYPES)]
 Decay = Annotated[float, Bound(lambda value: 0 < value < 1, "between 0 and 1")]
@@ -163,11 +172,40 @@ def from_config(config: Mapping[str, Any]) -> RunConfig:
       ConfigError: in one line, what does not fit.
     """
     try:
-        return build(RunConfig, config, "config")
+        return _told(build(RunConfig, config, "config"))
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _told(settings: RunConfig) -> RunConfig:
+    """The settings with the instructions that ``context.instructions_form`` means."""
+    context, form = settings.context, settings.context.instructions_form
+    if form == "auto":
+        form = _usual_form(settings.policy.path, context.instructions)
+    context = dataclasses.replace(context, instructions_form=form)
+    if form != "given":
+        text = describe(context, settings.memory, settings.env.name)
+        context = dataclasses.replace(context, instructions=text)
+    return dataclasses.replace(settings, context=context)
+
+
+def _usual_form(path: str, instructions: str) -> str:
+    """The form "auto" of a policy: a policy of a run keeps the form it learnt with."""
+    if not path or instructions != PLAIN_INSTRUCTIONS:
+        return "given"
+    folder = pathlib.Path(path).expanduser()
+    for file in (folder / POLICY_CONFIG, folder.parent / "config.json"):
+        try:
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            context, before = saved["context"], saved["policy"]["path"]
+            form = context.get("instructions_form", "given")
+            said = context["instructions"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # a model that no run has exported; what is damaged is told later
+        return _usual_form(before, said) if form == "auto" else form
+    return "short"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,6 +55,8 @@ TABLE = {
     "context.write_reminder_every": (1, "episode", LONG),
     "context.summary_titles": (0, "episode", LONG),
     "context.instructions": ("use it", "episode", {}),
+    "context.instructions_form": ("long", "episode", {}),
+    "context.instruction_examples": (1, "episode", {}),
     "context.instruction_variants": (("memory use",), "step", {}),
     "context.reminder": (
         "write ?",

@@ -56,6 +56,7 @@ from mempo_jax.rollout.http_servers import (
     Servers,
 )
 from mempo_jax.rollout.sampler import Generation, Request, Sampler, SamplingFault
+from mempo_jax.rollout.segments import SegmentBuilder
 from mempo_jax.settings import ConfigError
 
 FIRST_ANSWER_S = 20.0  # a server that is up lists its models at once
@@ -188,6 +189,7 @@ def make_collector(
       settings: of the run.
       mesh: of the run.
     """
+    check_told(policy, suite, settings)
     engine, advised = make_engine(policy, settings, mesh)
     episodes = make_episodes(suite, settings, advised)
 
@@ -202,6 +204,39 @@ def make_collector(
         workers=call_workers(settings),
     )
     return engine, collector
+
+
+def check_told(policy: Policy, suite: TaskSuite, settings: RunConfig) -> None:
+    """Refuses built instructions that leave no room for the first turn of a task.
+
+    Args:
+      policy: whose tokenizer and chat template count.
+      suite: whose first training task is shown.
+      settings: of the run.
+
+    Raises:
+      ConfigError: they do not fit into ``context.max_context_tokens``.
+    """
+    context = settings.context
+    if context.instructions_form == "given" and not context.instruction_examples:
+        return
+    task = suite.task("train", 0)
+    # Not one that a judge would be asked in: only the first view is wanted.
+    episode = make_episodes(suite, settings)(task, f"told-{task.id}")
+    measured: list[int] = []
+
+    def measure(view: Any) -> int:
+        measured.append(SegmentBuilder(policy.tokenizer).measure(view))
+        return measured[-1]
+
+    if episode.observe(measure) is None:
+        raise ConfigError(
+            f"config.context.max_context_tokens: expected at least {measured[-1]}, the "
+            f"tokens of the {context.instructions_form} instructions, "
+            f"{context.instruction_examples} examples and the first turn, got "
+            f"{context.max_context_tokens}; raise it with sampling.prefill_buckets and "
+            "train.length_buckets, or set context.instructions_form"
+        )
 
 
 def _local_engine(policy: Policy, settings: RunConfig, mesh: Any) -> Engine:

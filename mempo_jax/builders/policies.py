@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 
 from mempo_jax.builders import memory_models
 from mempo_jax.builders.suites import play_expert
-from mempo_jax.config import RunConfig, complete_saved
+from mempo_jax.config import POLICY_CONFIG, RunConfig, complete_saved
 from mempo_jax.distributed import hosts, placement
 from mempo_jax.distributed.placement import fetch, on_mesh, place_params
 from mempo_jax.envs import TaskSuite, derived_seed
@@ -37,7 +37,7 @@ from mempo_jax.models.nano import build_nano, nano_config
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.settings import ConfigError
 
-FILE = "mempo_config.json"  # the config, in the directory of an exported policy
+FILE = POLICY_CONFIG
 EXPERT_TASKS = 16  # played for the words that an environment's own expert says
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import warnings
@@ -28,6 +29,7 @@ from mempo_jax.envs.babi import BabiSuite
 from mempo_jax.envs.dialogue import DialogueSuite
 from mempo_jax.envs.experts import RollingExpert
 from mempo_jax.envs.factbook import FactbookSource, read_package
+from mempo_jax.envs.instructions import with_examples
 from mempo_jax.envs.ledger import LedgerSuite
 from mempo_jax.envs.multi_qa import MultiQaSuite
 from mempo_jax.envs.own_environments import own_suite
@@ -191,13 +193,25 @@ def make_episodes(
     advised = advised or memory_models.without_policy(settings)
     embedder = settings.memory.make_embedder()
     max_turns, reward = settings.sampling.max_turns, settings.reward
+    shown = settings.context
+    if shown.instruction_examples:
+        shown = with_examples(shown, _expert_turns(suite, settings))
 
     def make(task: Task, trajectory_id: str, variant: int = 0) -> Episode:
-        context = settings.context.variant(variant)
+        context = shown.variant(variant)
         bank = Bank(settings.memory, embedder, trajectory_id, **advised.callables)
         return Episode(suite.make(task), task, bank, max_turns, context, reward)
 
     return make
+
+
+def _expert_turns(suite: TaskSuite, settings: RunConfig) -> Iterator[tuple[str, str]]:
+    """(text shown, action) of the expert in the first training tasks."""
+    plain = dataclasses.replace(settings.context, instruction_examples=0)
+    bare = dataclasses.replace(settings, context=plain)
+    tasks = settings.context.instruction_examples  # each has at least one turn
+    for episode in play_expert(suite, bare, tasks, write_rate=None):
+        yield from zip(episode.observations, episode.actions)
 
 
 def reward_function(settings: RunConfig) -> Callable[[Any], Any] | None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from mempo_jax.memory import BLOCK
 
 RULES = ("append", "window", "budget", "rolling")
+FORMS = ("auto", "given", "short", "long")  # where the instructions come from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,9 @@ class ContextConfig:
         for never.
       summary_titles: titles of entries that the status line lists.
       instructions: beginning of every context.
+      instructions_form: "given" as they are; "short" or "long" as ``describe`` has
+        them; "auto" is "short" with ``policy.path`` and untouched instructions.
+      instruction_examples: turns of a demonstration that follow them.
       instruction_variants: other wordings of it, for the other members of a group.
       reminder: text that asks for a write.
       rolling_lines: lines that demonstrations keep in the block of rule "rolling".
@@ -45,6 +49,8 @@ class ContextConfig:
     write_reminder_every: int
     summary_titles: int
     instructions: str
+    instructions_form: str
+    instruction_examples: int
     instruction_variants: tuple[str, ...]
     reminder: str
     rolling_lines: int
@@ -67,7 +73,13 @@ class ContextConfig:
             raise ValueError(
                 f"config.context.rule: expected one of {RULES}, got {self.rule!r}"
             )
-        for field in ("window_turns", "write_reminder_every", "summary_titles"):
+        if self.instructions_form not in FORMS:
+            raise ValueError(
+                f"config.context.instructions_form: expected one of {FORMS}, got "
+                f"{self.instructions_form!r}"
+            )
+        counts = ("window_turns", "write_reminder_every", "summary_titles")
+        for field in (*counts, "instruction_examples"):
             if getattr(self, field) < 0:
                 raise ValueError(
                     f"config.context.{field}: expected >= 0, got {getattr(self, field)}"

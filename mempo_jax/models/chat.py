@@ -61,7 +61,7 @@ class ChatFormat:
     """
 
     def __init__(self, render: Render):
-        self._render = render
+        self._render = render if _knows_system(render) else _without_system(render)
         self._frames = {roles: self._frame(roles) for roles in _ROLES}
         first, other = self._frames.values()
         if (first.now, first.past, first.between) != (
@@ -367,6 +367,32 @@ def is_thought(text: str) -> bool:
       text: what a template adds or drops before a reply.
     """
     return not re.sub(r"</?think>", "", text).strip()
+
+
+def _knows_system(render: Render) -> bool:
+    """Tells whether a template shows a system message at all."""
+    messages = [_message("system", 1), _message("user", 1)]
+    try:
+        return messages[0]["content"] in render(messages, True)
+    except Exception:  # a template may raise what it likes
+        try:
+            render(messages[1:], True)
+        except Exception:
+            return True  # it fails without one too: that is what is to be reported
+        return False
+
+
+def _without_system(render: Render) -> Render:
+    """Renders a system message as the beginning of the first user message."""
+
+    def rendered(messages: Sequence[Message], generate: bool) -> str:
+        if messages and messages[0]["role"] == "system":
+            first, user, *rest = messages
+            text = f"{first['content']}\n\n{user['content']}"
+            messages = [{"role": "user", "content": text}, *rest]
+        return render(messages, generate)
+
+    return rendered
 
 
 def _message(role: str, what: int | str) -> Message:

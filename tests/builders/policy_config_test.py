@@ -9,6 +9,7 @@ from mempo_jax.settings import ConfigError
 from tests.rollout import tiny
 
 CONFIG = {"seed": 3, "context": {"rule": "window", "instruction_variants": ("a",)}}
+CONFIG["context"] |= {"instructions_form": "given", "instruction_examples": 0}
 
 
 def test_a_saved_policy_holds_the_config_it_is_given(tmp_path):

@@ -64,6 +64,8 @@ def context(**changes):
         "write_reminder_every": 0,
         "summary_titles": 2,
         "instructions": "use memory",
+        "instructions_form": "given",
+        "instruction_examples": 0,
         "instruction_variants": (),
         "rolling_lines": 4,
         "reminder": "remember ?",

@@ -170,13 +170,13 @@ def test_a_template_that_trims_texts_is_followed(cut):
 
 
 def test_a_template_that_fails_is_named():
-    def no_system(messages, generation_prompt):
-        if messages[0]["role"] == "system":
-            raise TypeError("System role not supported")
+    def no_user(messages, generation_prompt):
+        if any(message["role"] == "user" for message in messages):
+            raise TypeError("user role not supported")
         return chatml(messages, generation_prompt)
 
     with pytest.raises(ValueError, match=r"cannot render the roles.*not supported"):
-        ChatFormat(no_system)
+        ChatFormat(no_user)
 
 
 def test_a_context_that_starts_otherwise_is_refused():
