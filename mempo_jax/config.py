@@ -26,10 +26,14 @@ from mempo_jax.core.objective import AGGREGATIONS, AUX_KEYS, IMPORTANCE_KEYS
 from mempo_jax.engine_config import EngineConfig, check_adapters, check_stale
 from mempo_jax.envs.adapters import ADAPTERS, AdapterConfig
 from mempo_jax.envs.babi import BabiConfig
-from mempo_jax.envs.context import ContextConfig
+from mempo_jax.envs.context import (
+    ContextConfig,
+    WorkedContext,
+    describe,
+    worked_example,
+)
 from mempo_jax.envs.dialogue import DialogueConfig
 from mempo_jax.envs.factbook import FactbookConfig
-from mempo_jax.envs.instructions import describe
 from mempo_jax.envs.ledger import LedgerConfig
 from mempo_jax.envs.multi_qa import MultiQaConfig
 from mempo_jax.envs.reward import RewardConfig
@@ -186,8 +190,14 @@ def _told(settings: RunConfig) -> RunConfig:
         form = _usual_form(settings.policy.path, context.instructions)
     context = dataclasses.replace(context, instructions_form=form)
     if form != "given":
-        text = describe(context, settings.memory, settings.env.name)
-        context = dataclasses.replace(context, instructions=text)
+        told = context, settings.memory, settings.env.name
+        text = describe(*told)
+        # Other wordings of the task need the tags explained just as well.
+        others = tuple(f"{text}\n{other}" for other in context.instruction_variants)
+        context = dataclasses.replace(
+            context, instructions=text, instruction_variants=others
+        )
+        context = WorkedContext.of(context, worked_example(*told))
     return dataclasses.replace(settings, context=context)
 
 

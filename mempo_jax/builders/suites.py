@@ -26,10 +26,10 @@ from mempo_jax.envs import (
 )
 from mempo_jax.envs.adapters import ADAPTERS, AdapterSuite
 from mempo_jax.envs.babi import BabiSuite
+from mempo_jax.envs.context import with_examples
 from mempo_jax.envs.dialogue import DialogueSuite
 from mempo_jax.envs.experts import RollingExpert
 from mempo_jax.envs.factbook import FactbookSource, read_package
-from mempo_jax.envs.instructions import with_examples
 from mempo_jax.envs.ledger import LedgerSuite
 from mempo_jax.envs.multi_qa import MultiQaSuite
 from mempo_jax.envs.own_environments import own_suite

@@ -15,9 +15,9 @@ callable that the rollout passes in, so this module knows text and no tokens.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from mempo_jax.memory import BLOCK
+from mempo_jax.memory import BLOCK, BankConfig, OpKind, parse_ops
 
 RULES = ("append", "window", "budget", "rolling")
 FORMS = ("auto", "given", "short", "long")  # where the instructions come from
@@ -103,21 +103,58 @@ class ContextConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class WorkedContext(ContextConfig):
+    """A rule whose contexts begin with worked turns.
+
+    Attributes:
+      examples: (what is seen, the reply to it) of each worked turn. They are shown as
+        turns of the chat, which small models follow better than a description.
+    """
+
+    examples: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(
+        cls, context: ContextConfig, turns: Iterable[tuple[str, str]]
+    ) -> WorkedContext:
+        """Returns the settings with further worked turns.
+
+        Args:
+          context: with or without worked turns.
+          turns: (what is seen, the reply to it).
+        """
+        values = vars(context) | {"examples": (*examples_of(context), *turns)}
+        return cls(**values)
+
+
+def examples_of(context: ContextConfig) -> tuple[tuple[str, str], ...]:
+    """Returns the worked turns of a context, if it has any.
+
+    Args:
+      context: with or without them.
+    """
+    return context.examples if isinstance(context, WorkedContext) else ()
+
+
+@dataclasses.dataclass(frozen=True)
 class View:
     """What the policy sees in one turn.
 
     Attributes:
-      fresh: whether this starts a new segment: ``system``, then ``history``, then
-        ``user``. Otherwise only ``user`` is new, after the last action of the segment.
+      fresh: whether this starts a new segment: ``system``, then ``examples``, then
+        ``history``, then ``user``. Otherwise only ``user`` is new, after the last
+        action of the segment.
       system: instructions, goal and block.
       history: (user text, turn whose action answered it) of the past turns shown.
       user: text of this turn.
+      examples: (user text, reply) of worked turns, which nobody sampled.
     """
 
     fresh: bool
     system: str
     history: tuple[tuple[str, int], ...]
     user: str
+    examples: tuple[tuple[str, str], ...] = ()
 
 
 def block_text(block: str) -> str:
@@ -171,7 +208,8 @@ class Context:
         # As much history as fits, dropping the oldest turn first.
         for turns in range(min(wanted, len(self._past)), -1, -1):
             history = tuple(self._past[len(self._past) - turns :])
-            view = View(True, self._system_now(), history, rebuilt)
+            examples = examples_of(self._settings)
+            view = View(True, self._system_now(), history, rebuilt, examples)
             if self._fits(view, measure):
                 return self._show(view)
         return None
@@ -202,3 +240,117 @@ class Context:
     def _show(self, view: View) -> View:
         self._shown = view.user
         return view
+
+
+# What a language model is told of the tags ------------------------------------------
+
+# Whether a suite acts by <act> and ends by <answer>, where only one of them is of use.
+_WAYS = {"ledger": (False, True), "babi": (True, False), "dialogue": (True, False)}
+_NOTE = "<mem_write>Ann's bus is 7</mem_write>"
+_THIRD_NOTE = "<mem_write>Eve's door is 31</mem_write>"
+_OTHER_NOTE = "<mem_write>Tom's seat is 4</mem_write>"
+_QUERY = "<mem_recall>Ann's bus</mem_recall>"
+_BLOCK_NOTE = f"<{BLOCK}>Ann's bus is 7</{BLOCK}>"
+
+
+def describe(context: ContextConfig, limits: BankConfig, suite: str) -> str:
+    """Returns the instructions in the form ``context.instructions_form``.
+
+    Args:
+      context: form and rule.
+      limits: of the bank and of a turn.
+      suite: ``env.name``.
+    """
+    acts, answers = _WAYS.get(suite, (True, True))
+    long = context.instructions_form == "long"
+    lines = [*_memory_lines(context, limits, long)]
+    if acts:
+        lines.append(_line("<act>7</act>", "to act or reply", "the turn ends", long))
+    if answers:
+        why = "to give the final answer"
+        lines.append(_line("<answer>7</answer>", why, "the task ends", long))
+    if long:
+        lines = ["Reply with tags. Text outside of tags does nothing.", *lines]
+        text = "\n".join(lines)
+    else:
+        text = f"Reply only with tags: {' '.join(lines)}"
+    return f"{text}\nThe first turns are an example. Then your own task begins."
+
+
+def worked_example(
+    context: ContextConfig, limits: BankConfig, suite: str
+) -> list[tuple[str, str]]:
+    """Returns (what is seen, the reply to it) of each turn of the worked example.
+
+    Args:
+      context: whose rule decides how a note is kept.
+      limits: of the bank.
+      suite: ``env.name``.
+    """
+    _, answers = _WAYS.get(suite, (True, True))
+    end = "<answer>7</answer>" if answers else "<act>7</act>"
+    question = "what is Ann's bus"
+    if context.rule == "rolling":
+        more = f"<{BLOCK}>Ann's bus is 7; Tom's seat is 4</{BLOCK}>"
+        told = [("Ann's bus is 7", _BLOCK_NOTE), (question, end)]
+        return _numbered([*told, ("Tom's seat is 4", more)])
+    if not limits.enabled:
+        return _numbered([(f"Ann's bus is 7; {question}", end)])
+    recalled = "recalled\n0: Ann's bus is 7"
+    told = [("Ann's bus is 7", _NOTE), ("Tom's seat is 4", _OTHER_NOTE)]
+    asked = [(question, _QUERY), (recalled, end)]
+    # At the end what most turns are, since models repeat what they saw last.
+    return _numbered([*told, *asked, ("Eve's door is 31", _THIRD_NOTE)])
+
+
+def _numbered(turns: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The turns with the line of status that each real turn begins with."""
+    stored, numbered = 0, []
+    for number, (seen, reply) in enumerate(turns):
+        numbered.append((f"turn {number}/9 memory {stored}: {seen}", reply))
+        stored += "<mem_write>" in reply
+    return numbered
+
+
+def with_examples(
+    context: ContextConfig, turns: Iterable[tuple[str, str]]
+) -> ContextConfig:
+    """Returns the settings with worked turns of a demonstration.
+
+    Turns that show an op not shown yet come first; those without an op are left out.
+
+    Args:
+      context: its ``instruction_examples`` is the number of turns.
+      turns: (what is seen, the reply to it), of a demonstration.
+    """
+    chosen: list[tuple[str, str]] = []
+    rest: list[tuple[str, str]] = []
+    shown: set[str] = set()
+    for turn in turns:
+        kinds = {op.kind for op in parse_ops(turn[1])} - {OpKind.MALFORMED}
+        (chosen if kinds - shown else rest if kinds else []).append(turn)
+        shown |= kinds
+    few = [*chosen, *rest][: context.instruction_examples]
+    return WorkedContext.of(context, few)
+
+
+def _memory_lines(context: ContextConfig, limits: BankConfig, long: bool) -> list[str]:
+    if context.rule == "rolling":
+        return [_line(_BLOCK_NOTE, "to rewrite all your notes", "", long)]
+    if not limits.enabled:
+        return []
+    lines = [
+        _line(_NOTE, "to save a fact", "", long),
+        _line(_QUERY, "to look facts up", "the turn ends", long),
+    ]
+    if long:
+        merge = '<mem_merge ids="0,1">text</mem_merge>'
+        lines.append(_line(merge, "to join notes", "ids as recalled", long))
+        delete = '<mem_delete ids="0"></mem_delete>'
+        lines.append(_line(delete, "to forget a note", "", long))
+        lines.append(f"At most {limits.max_ops_per_turn} of these tags in one turn.")
+    return lines
+
+
+def _line(tag: str, why: str, more: str, long: bool) -> str:
+    return f"{tag} {why}{f' ({more})' if more and long else ''}{'' if long else ','}"

@@ -89,6 +89,7 @@ class SegmentBuilder:
         self._actions: dict[int, list[int]] = {}
         self._starts: dict[int, tuple[int, int]] = {}  # turn -> segment, offset
         self._earlier: dict[int, Earlier] = {}  # turn -> how later contexts show it
+        self._worked: dict[str, Earlier] = {}  # replies of worked turns
         self._last_shown: View | None = None  # what the last turn saw, as a fresh view
         self._rendered: tuple[View, bool, list[int]] | None = None
         self.segments: list[Segment] = []
@@ -170,15 +171,24 @@ class SegmentBuilder:
         if view.fresh or last is None:
             return view
         history = (*last.history, (last.user, max(self._actions)))
-        return View(True, last.system, history, view.user)
+        return View(True, last.system, history, view.user, last.examples)
 
     def _context(self, view: View) -> list[int]:
         """Ids of a fresh view."""
-        first, *later = [user for user, _ in view.history] + [view.user]
+        shown = [user for user, _ in (*view.examples, *view.history)]
+        first, *later = [*shown, view.user]
         messages = [{"role": "system", "content": view.system}] if view.system else []
         messages.append({"role": "user", "content": first})
-        earlier = [self._earlier_turn(turn) for _, turn in view.history]
+        earlier = [self._worked_turn(reply) for _, reply in view.examples]
+        earlier += [self._earlier_turn(turn) for _, turn in view.history]
         return self._tokenizer.encode_prompt(messages, list(zip(earlier, later)))
+
+    def _worked_turn(self, reply: str) -> Earlier:
+        """A reply that nobody sampled, as if the policy had."""
+        if reply not in self._worked:
+            ids = self._tokenizer.encode(reply)
+            self._worked[reply] = self._tokenizer.earlier(ids)
+        return self._worked[reply]
 
     def _earlier_turn(self, turn: int) -> Earlier:
         if turn not in self._earlier:

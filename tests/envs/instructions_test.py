@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
 
 from configs import base
@@ -11,13 +12,22 @@ from mempo_jax.builders.engines import check_told
 from mempo_jax.builders.policies import make_nano
 from mempo_jax.builders.suites import make_episodes, make_suite
 from mempo_jax.config import complete_saved, from_config
-from mempo_jax.envs.instructions import describe, with_examples, worked_example
+from mempo_jax.envs.context import (
+    View,
+    WorkedContext,
+    describe,
+    with_examples,
+    worked_example,
+)
 from mempo_jax.memory import BLOCK, BankConfig, Grammar, parse_ops
 from mempo_jax.models.chat import ChatFormat
+from mempo_jax.rollout.segments import SegmentBuilder
 from mempo_jax.settings import ConfigError
 from tests.envs.scripted_env import context
+from tests.rollout.engine_case import TOKENIZER
 
-MEMORY = {"write", "recall", "merge", "delete"}
+MEMORY = {"write", "recall"}
+ALL = MEMORY | {"merge", "delete"}  # the long form alone
 TAG = re.compile(r"<(\w+)[^<>]*>[^<>]*</\1>")
 
 
@@ -42,15 +52,16 @@ def kinds(text, **settings):
 def test_only_what_the_run_allows_is_told(form, suite, settings, limits, told):
     shown = context(instructions_form=form, **settings)
     text = describe(shown, BankConfig(**limits), suite)
+    told |= ALL if form == "long" and told >= MEMORY else set()
     assert set(kinds(text, **settings)) == told
 
 
 @pytest.mark.parametrize(
     ("suite", "rule", "enabled", "expected"),
     [
-        ("ledger", "window", True, ["write", "recall", "answer"]),
-        ("babi", "append", True, ["write", "recall", "act"]),
-        ("ledger", "rolling", True, ["rewrite", "answer"]),
+        ("ledger", "window", True, ["write", "write", "recall", "answer", "write"]),
+        ("babi", "append", True, ["write", "write", "recall", "act", "write"]),
+        ("ledger", "rolling", True, ["rewrite", "answer", "rewrite"]),
         ("ledger", "window", False, ["answer"]),
     ],
 )
@@ -65,7 +76,7 @@ def test_the_limit_of_ops_is_the_configured_one():
     assert "At most 3 of" in describe(shown, BankConfig(max_ops_per_turn=3), "ledger")
 
 
-def test_examples_show_other_ops_first_and_follow_every_wording():
+def test_examples_show_other_ops_first():
     turns = [
         ("a", "<mem_write>a</mem_write>"),
         ("b", "nothing"),
@@ -73,9 +84,9 @@ def test_examples_show_other_ops_first_and_follow_every_wording():
         ("d", "<answer>d</answer>"),
     ]
     plain = context(instruction_variants=("other",), instruction_examples=2)
-    shown = with_examples(plain, turns)
-    for text in (shown.instructions, *shown.instruction_variants):
-        assert re.findall(r"Seen: (\w)", text) == ["a", "d"]
+    shown = with_examples(WorkedContext.of(plain, [("z", "y")]), turns)
+    assert shown.examples == (("z", "y"), turns[0], turns[3])
+    assert shown.variant(1).examples == shown.examples
 
 
 def config(**fields):
@@ -113,9 +124,31 @@ def test_the_expert_of_the_task_gives_the_examples():
     settings = from_config(config(instruction_examples=2))
     suite = make_suite(settings)
     view = make_episodes(suite, settings)(suite.task("test", 0), "x").observe()
-    replies = re.findall(r"Reply: (.*)", view.system)
-    assert len(replies) == 2
-    assert all(kinds(reply) for reply in replies)
+    assert len(view.examples) == 2
+    assert all(kinds(reply) for _, reply in view.examples)
+
+
+def test_examples_are_turns_of_the_chat_that_nobody_trains_on():
+    examples = (("seen 1", "<answer>one</answer>"), ("seen 2", "two"))
+    builder = SegmentBuilder(TOKENIZER)
+    context_ids = list(builder.show(View(True, "told", (), "now", examples), 0))
+    text = TOKENIZER.decode(context_ids)
+    parts = ["told", "seen 1", "<answer>one</answer>", "seen 2", "two", "now"]
+    assert [text.count(part) for part in parts] == [1] * 6
+    assert sorted(parts, key=text.index) == parts
+    builder.acted(TOKENIZER.encode("three"), np.zeros(5), 0)
+    # A context that only grows keeps them, and one that is rebuilt shows them again.
+    builder.show(View(False, "told", (), "next"), 1)
+    assert len(builder.segments) == 1
+    again = builder.show(View(True, "told", (("now", 0),), "next", examples), 1)
+    assert again[: len(context_ids)] == context_ids
+    assert not any(any(s.is_action[: len(context_ids)]) for s in builder.segments)
+
+
+def test_every_wording_explains_the_tags():
+    told = from_config(config(path="model", instruction_variants=("other",))).context
+    assert [text.count("<mem_write>") for text in told.instruction_variants] == [1]
+    assert told.instruction_variants[0].endswith("other")
 
 
 def test_instructions_without_room_are_refused():
