@@ -43,8 +43,9 @@ class OneTurn:
     def reset(self, seed: int) -> str:
         """The first and only observation; its words are drawn with ``seed``."""
         draw = random.Random(seed)
-        count = Work().prompt - FRAME
-        return shared.spell(draw.choices(range(FIRST, Shape.vocab_size), k=count))
+        work = shared.arguments()[1]
+        ids = draw.choices(range(FIRST, work.vocabulary), k=work.prompt - FRAME)
+        return shared.spell(ids)
 
     def step(self, action: str, *, final: bool = False) -> StepResult:
         """Ends the task."""
@@ -68,7 +69,7 @@ def reward(trajectories: Sequence[Trajectory]) -> list[float]:
     return [shared.even_share(trajectory.actions[0]) for trajectory in trajectories]
 
 
-def save_model(directory: str) -> int:
+def save_model(directory: str, work: Work) -> int:
     """Writes a random Qwen2 that never ends a turn; returns its parameters.
 
     With tied embeddings and no bias, a channel of the states must hold a constant to
@@ -76,13 +77,14 @@ def save_model(directory: str) -> int:
     negative one, which lowers their logits by about 30.
     """
     shape = {name: value for name, value in vars(Shape).items() if name[0] != "_"}
+    shape |= {"layers": work.layers, "vocab_size": work.vocabulary}
     config = DecoderConfig(tied=True, qkv_bias=True, qk_norm=False, **shape)
     params = LanguageModel(config, "float32").init(jax.random.key(0))
     params = jax.tree.map(np.array, params)
     embedding = params["embed"]["embedding"]
     embedding[:, 0] = 1.0
     embedding[[PAD, STOP], 0] = -1.0
-    hf.save(pathlib.Path(directory), config, params, word_tokenizer(Shape.vocab_size))
+    hf.save(pathlib.Path(directory), config, params, word_tokenizer(work.vocabulary))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
@@ -146,7 +148,7 @@ def main() -> None:
     trainer.warm_up()
     turns.ready(
         ("jax", "jaxlib", "flax", "optax"),
-        probed(policy.model, trainer.params),
+        probed(policy.model, trainer.params, work),
         sum(leaf.size for leaf in jax.tree.leaves(trainer.params)),
     )
     programs = trainer.programs
@@ -160,19 +162,13 @@ def main() -> None:
         metrics, trajectories = trainer.step(step)
         turns.seconds = metrics["seconds_sampling"]
         step += 1
-        turns.end(
-            [answer_length(each, work) for each in trajectories], updates(trainer)
-        )
+        answers = [answer_length(each, work) for each in trajectories]
+        turns.end(answers, int(trainer.state.step))
 
 
-def updates(trainer: Trainer) -> int:
-    """Optimiser updates so far."""
-    return int(trainer.state.step)
-
-
-def probed(model: LanguageModel, params: object) -> np.ndarray:
+def probed(model: LanguageModel, params: object, work: Work) -> np.ndarray:
     """Log-probs of all ids of ``probe`` but the first."""
-    ids = jnp.asarray([shared.probe()])
+    ids = jnp.asarray([shared.probe(work)])
     hidden = model.hidden(params, ids, jnp.ones(ids.shape, bool))
     return np.asarray(shifted_log_probs(hidden, model.unembed(params), ids))[0, 1:]
 

@@ -62,7 +62,7 @@ def main() -> None:
         )
         count = sum(leaf.numel() for leaf in model.parameters())
         packages = ("torch", "trl", "transformers", "accelerate")
-        turns.ready(packages, probed(model), count)
+        turns.ready(packages, probed(model, work), count)
         watch(trainer, turns)
         trainer.train()
 
@@ -125,9 +125,9 @@ def watch(trainer: GRPOTrainer, turns: Turns) -> None:
     )
 
 
-def probed(model: torch.nn.Module) -> list[float]:
+def probed(model: torch.nn.Module, work: Work) -> list[float]:
     """Log-probs of all ids of ``probe`` but the first."""
-    ids = torch.tensor([shared.probe()])
+    ids = torch.tensor([shared.probe(work)])
     with torch.no_grad():
         log_probs = model(ids).logits[:, :-1].log_softmax(-1)
     return log_probs.gather(2, ids[:, 1:, None])[0, :, 0].tolist()

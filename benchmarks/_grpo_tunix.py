@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 from _grpo_work import PAD, STOP, Recipe, Shape, Turns, Work
+from flax import nnx
 from tunix.models.qwen2 import model as qwen2
 from tunix.models.qwen2 import params as qwen2_params
 from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
@@ -51,7 +51,7 @@ def main() -> None:
         (1, 1), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2
     )
     # Two models: the policy changes, the reference does not.
-    policy, reference = (load(directory, mesh) for _ in range(2))
+    policy, reference = (load(directory, mesh, work) for _ in range(2))
     cluster = RLCluster(
         actor=policy,
         reference=reference,
@@ -69,7 +69,7 @@ def main() -> None:
         reward_fns=reward,
     )
     count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(policy, nnx.Param)))
-    turns.ready(("jax", "jaxlib", "flax", "google-tunix"), probed(policy), count)
+    turns.ready(("jax", "jaxlib", "flax", "google-tunix"), probed(policy, work), count)
     answers = watch(cluster, turns)
 
     def batches() -> Iterator[dict]:
@@ -83,11 +83,11 @@ def main() -> None:
     learner.train(batches())
 
 
-def load(directory: str, mesh: jax.sharding.Mesh) -> qwen2.Qwen2:
+def load(directory: str, mesh: jax.sharding.Mesh, work: Work) -> qwen2.Qwen2:
     """The policy, in float32."""
     config = qwen2.ModelConfig(
-        num_layers=Shape.layers,
-        vocab_size=Shape.vocab_size,
+        num_layers=work.layers,
+        vocab_size=work.vocabulary,
         embed_dim=Shape.width,
         hidden_dim=Shape.mlp_width,
         num_heads=Shape.heads,
@@ -114,9 +114,7 @@ def cluster_config(mesh: jax.sharding.Mesh, work: Work) -> ClusterConfig:
         weight_decay=Recipe.decay,
     )
     return ClusterConfig(
-        role_to_mesh={
-            role: mesh for role in (Role.ACTOR, Role.REFERENCE, Role.ROLLOUT)
-        },
+        role_to_mesh=dict.fromkeys((Role.ACTOR, Role.REFERENCE, Role.ROLLOUT), mesh),
         rollout_engine="vanilla",
         training_config=RLTrainingConfig(
             actor_optimizer=optax.chain(
@@ -165,9 +163,9 @@ def watch(cluster: RLCluster, turns: Turns) -> list[int]:
     return answers
 
 
-def probed(model: qwen2.Qwen2) -> np.ndarray:
+def probed(model: qwen2.Qwen2, work: Work) -> np.ndarray:
     """Log-probs of all ids of ``probe`` but the first."""
-    ids = jnp.asarray([shared.probe()])
+    ids = jnp.asarray([shared.probe(work)])
     count = ids.shape[1]
     earlier = jnp.tril(jnp.ones((1, count, count), bool))
     logits, _ = model(ids, jnp.arange(count)[None], None, earlier)

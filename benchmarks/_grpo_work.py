@@ -33,6 +33,8 @@ class Work:
       prompt: tokens of a prompt.
       answer: tokens of an answer; none ends earlier.
       threads: processor cores that each system may use.
+      layers: of the policy.
+      vocabulary: words that it knows.
     """
 
     tasks: int = 4
@@ -40,6 +42,8 @@ class Work:
     prompt: int = 64
     answer: int = 64
     threads: int = 2
+    layers: int = 3
+    vocabulary: int = 4096
 
     @property
     def rows(self) -> int:
@@ -49,17 +53,16 @@ class Work:
     def prompts(self, step: int) -> list[str]:
         """Texts of the prompts of one step, all of ``prompt`` words."""
         ids = np.random.default_rng(step).integers(
-            FIRST, Shape.vocab_size, (self.tasks, self.prompt)
+            FIRST, self.vocabulary, (self.tasks, self.prompt)
         )
         return [spell(row) for row in ids]
 
 
 class Shape:
-    """Of the random Qwen2 that all train: 3.3 million parameters."""
+    """Of the random Qwen2 that all train, beside its layers and words."""
 
-    vocab_size, width, layers, heads, kv_heads = 4096, 256, 3, 4, 2
-    head_dim, mlp_width, max_positions = 64, 704, 256
-    rope_theta, norm_eps = 1e6, 1e-6
+    width, heads, kv_heads, head_dim, mlp_width = 256, 4, 2, 64, 704
+    max_positions, rope_theta, norm_eps = 256, 1e6, 1e-6
 
 
 class Recipe:
@@ -80,9 +83,9 @@ def even_share(text: str) -> float:
     return sum(int(number) % 2 == 0 for number in numbers) / max(1, len(numbers))
 
 
-def probe() -> list[int]:
+def probe(work: Work) -> list[int]:
     """Ids of which each system reports the log-probs before it trains."""
-    ids = np.random.default_rng(1).integers(FIRST, Shape.vocab_size, PROBE_LENGTH)
+    ids = np.random.default_rng(1).integers(FIRST, work.vocabulary, PROBE_LENGTH)
     return ids.tolist()
 
 
@@ -121,7 +124,7 @@ class Turns:
         )
 
     def begin(self) -> bool:
-        """Waits to be asked for a step and starts its clock; False: there are no more."""
+        """Waits to be asked for a step and starts its clock; False if none follows."""
         if not sys.stdin.readline():
             return False
         self.passes.clear()

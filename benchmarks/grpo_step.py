@@ -1,7 +1,8 @@
 """How long does a whole step of GRPO take, beside TRL and google-tunix?
 
     python -m benchmarks.grpo_step --trl=VENV/bin/python --tunix=VENV/bin/python
-        [--rounds=7] [--threads=2] [--memory=plain] [--json=FILE]
+        [--case=large_vocabulary] [--rounds=7] [--threads=2] [--memory=plain]
+        [--json=FILE]
 
 A step samples 4 prompts x 8 answers (64 + 64 tokens) from a random Qwen2 of 3.3 million
 parameters, scores them by the reference (KL coefficient 0.04) and makes one update by
@@ -30,6 +31,10 @@ from benchmarks import _machine, _tables
 from benchmarks._grpo_work import Work
 from benchmarks.train_step import MEMORY
 
+CASES = {  # layers and words of the policy, 3.3 and 3.2 million parameters
+    "large_vocabulary": (3, 4096),
+    "small_vocabulary": (4, 1024),
+}
 WARM_UP = 3  # steps of each system that are left out: it compiles and fills caches
 AGREE = 1e-3  # nats between the log-probs of two systems before they train
 HERE = pathlib.Path(__file__).parent
@@ -79,20 +84,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, say: Callable[[str], None]) -> dict:
     """All rounds of all systems: plain data, with a table said at the end."""
-    work = Work(threads=options.threads)
+    layers, vocabulary = CASES[options.case]
+    work = Work(threads=options.threads, layers=layers, vocabulary=vocabulary)
     figures = {"machine": _machine.facts(), "load_before": _machine.load()}
     figures |= {"work": dataclasses.asdict(work), "memory": options.memory}
     pythons = {"ours": sys.executable, "trl": options.trl, "tunix": options.tunix}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        given = (folder, json.dumps(dataclasses.asdict(work)))
         subprocess.run(
-            [sys.executable, "-c", _SAVE, folder], check=True, cwd=HERE.parent
+            [sys.executable, "-c", _SAVE, *given], check=True, cwd=HERE.parent
         )
         systems = []
         for name in SYSTEMS:
             if not pythons[name]:
                 say(f"{name}: left out, as --{name} names no Python")
                 continue
-            process = _process(name, pythons[name], folder, work, options.memory)
+            process = _process(name, pythons[name], given, options)
             systems.append(System(name, stack.enter_context(process)))
             say(f"{name}: {systems[-1].started['versions']}")
         check_same_policy(systems)
@@ -104,26 +111,27 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> dict:
 
 
 _SAVE = (
-    "import sys; from benchmarks._grpo_ours import save_model; save_model(sys.argv[1])"
+    "from benchmarks import _grpo_ours, _grpo_work; "
+    "_grpo_ours.save_model(*_grpo_work.arguments())"
 )
 
 
 @contextlib.contextmanager
 def _process(
-    name: str, python: str, folder: str, work: Work, memory: str
+    name: str, python: str, given: tuple[str, str], options: argparse.Namespace
 ) -> Iterator[subprocess.Popen]:
     """One system, until the block ends."""
-    threads = str(work.threads)
+    threads = str(options.threads)
     environment = os.environ | {"OMP_NUM_THREADS": threads, "JAX_PLATFORMS": "cpu"}
     # Nothing can be downloaded here, and nothing has to be.
     environment |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
     for variable in ("XLA_FLAGS", "GLIBC_TUNABLES"):
         environment.pop(variable, None)
-    environment |= MEMORY[memory]
+    environment |= MEMORY[options.memory]
     file = str(HERE / f"_grpo_{name}.py")
     script = ["-m", "benchmarks._grpo_ours"] if name == "ours" else [file]
     process = subprocess.Popen(
-        [python, *script, folder, json.dumps(dataclasses.asdict(work))],
+        [python, *script, *given],
         cwd=HERE.parent,
         env=environment,
         stdin=subprocess.PIPE,
@@ -196,9 +204,10 @@ def table(figures: dict) -> str:
     work, machine = Work(**figures["work"]), figures["machine"]
     parameters = figures["started"]["ours"]["parameters"]
     lines = [
-        f"{parameters / 1e6:.1f} M parameters, {work.tasks} x {work.group} answers of "
-        f"{work.prompt} + {work.answer} tokens, float32, {work.threads} threads, memory:"
-        f" {figures['memory']}",
+        f"{parameters / 1e6:.1f} M parameters, {work.layers} layers, {work.vocabulary} "
+        f"words, {work.tasks} x {work.group} answers of "
+        f"{work.prompt} + {work.answer} tokens, float32, {work.threads} threads, "
+        f"memory: {figures['memory']}",
         f"cpu: {machine['cpu']}, {machine['cores']} cores; load before "
         f"{figures['load_before']}, after {figures['load_after']}",
         f"every step: {work.rows * work.answer} sampled tokens, passes over all rows "
@@ -245,6 +254,7 @@ def options_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--trl", default="", help="a Python with TRL; '': left out")
     add("--tunix", default="", help="a Python with google-tunix; '': left out")
+    add("--case", choices=sorted(CASES), default="large_vocabulary")
     add("--rounds", type=int, default=7)
     add("--threads", type=int, default=2)
     add("--memory", choices=sorted(MEMORY), default="plain", help="pages, all sides")
