@@ -33,6 +33,7 @@ from mempo_jax.training.loop import Trainer
 # Of each prompt, beside the words of the observation: instructions, goal, status line
 # and the template's signs. ``main`` checks that both together are Work.prompt tokens.
 FRAME = 11
+CONSTANT = 4.0  # of the channel that rules ids out, see ``save_model``
 
 
 class OneTurn:
@@ -72,9 +73,13 @@ def reward(trajectories: Sequence[Trajectory]) -> list[float]:
 def save_model(directory: str, work: Work) -> int:
     """Writes a random Qwen2 that never ends a turn; returns its parameters.
 
-    With tied embeddings and no bias, a channel of the states must hold a constant to
-    rule ids out: words have a large positive number there, ``PAD`` and ``STOP`` a
-    negative one, which lowers their logits by about 30.
+    With tied embeddings and no bias, ids are ruled out by a channel that no layer
+    writes to: words have a large positive number there, ``PAD`` and ``STOP`` the
+    opposite, so their logits are lower by more than 30.
+
+    Args:
+      directory: is made if it does not exist.
+      work: gives the numbers of layers and words.
     """
     shape = {name: value for name, value in vars(Shape).items() if name[0] != "_"}
     shape |= {"layers": work.layers, "vocab_size": work.vocabulary}
@@ -82,8 +87,10 @@ def save_model(directory: str, work: Work) -> int:
     params = LanguageModel(config, "float32").init(jax.random.key(0))
     params = jax.tree.map(np.array, params)
     embedding = params["embed"]["embedding"]
-    embedding[:, 0] = 1.0
-    embedding[[PAD, STOP], 0] = -1.0
+    embedding[:, 0] = CONSTANT
+    embedding[[PAD, STOP], 0] = -CONSTANT
+    for block, name in (("attention", "output"), ("mlp", "down")):
+        params["layers"][block][name]["kernel"][..., 0] = 0
     hf.save(pathlib.Path(directory), config, params, word_tokenizer(work.vocabulary))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
