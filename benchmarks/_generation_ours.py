@@ -31,11 +31,11 @@ def save_model(directory: str, vocabulary: int, seed: int = 0) -> int:
     params = LanguageModel(config, jnp.float32).init(jax.random.key(seed))
     params = jax.tree.map(np.array, params)
     params["head"]["kernel"][:, [PAD, STOP]] = 0  # never the likeliest
-    hf.save(directory, config, params, word_tokenizer(vocabulary))
+    hf.save(directory, config, params, _tokenizer(vocabulary))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def word_tokenizer(vocabulary: int) -> Tokenizer:
+def _tokenizer(vocabulary: int) -> Tokenizer:
     """Words w0, w1, ...; w1 ends a turn."""
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers

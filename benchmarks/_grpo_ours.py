@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import _grpo_work as shared
-from benchmarks._generation_ours import word_tokenizer
-from benchmarks._grpo_work import FIRST, PAD, STOP, Recipe, Shape, Turns, Work
+from benchmarks._grpo_work import FIRST, PAD, STOP, UNKNOWN, Recipe, Shape, Turns, Work
 from configs.base import get_config
 from mempo_jax.builders.engines import make_run_mesh
 from mempo_jax.builders.policies import load_policy
@@ -27,12 +26,17 @@ from mempo_jax.envs import StepResult
 from mempo_jax.models import hf
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
+from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.training.loop import Trainer
 
 # Of each prompt, beside the words of the observation: instructions, goal, status line
-# and the template's signs. ``main`` checks that both together are Work.prompt tokens.
+# and the template's signs. Both together must be Work.prompt tokens, which is checked.
 FRAME = 11
+TEMPLATE = (
+    "{% for m in messages %}<none> {{ m['content'] }} <end> {% endfor %}"
+    "{% if add_generation_prompt %}<none> {% endif %}"
+)
 CONSTANT = 4.0  # of the channel that rules ids out, see ``save_model``
 
 
@@ -91,8 +95,27 @@ def save_model(directory: str, work: Work) -> int:
     embedding[[PAD, STOP], 0] = -CONSTANT
     for block, name in (("attention", "output"), ("mlp", "down")):
         params["layers"][block][name]["kernel"][..., 0] = 0
-    hf.save(pathlib.Path(directory), config, params, word_tokenizer(work.vocabulary))
+    hf.save(pathlib.Path(directory), config, params, _tokenizer(work.vocabulary))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _tokenizer(vocabulary: int) -> Tokenizer:
+    """Words w3, w4, ...; <end> ends a turn."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    # No sign may begin a word: it would be found within that word.
+    ids = {"<pad>": PAD, "<end>": STOP, "<none>": UNKNOWN}
+    ids |= {f"w{number}": number for number in range(FIRST, vocabulary)}
+    backend = Backend(models.WordLevel(ids, "<none>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.Fuse()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<end>", pad_token="<pad>"
+    )
+    fast.chat_template = TEMPLATE
+    return Tokenizer(fast)
 
 
 def settings_of(directory: str, work: Work) -> RunConfig:
@@ -169,8 +192,9 @@ def main() -> None:
         metrics, trajectories = trainer.step(step)
         turns.seconds = metrics["seconds_sampling"]
         step += 1
-        answers = [answer_length(each, work) for each in trajectories]
-        turns.end(answers, int(trainer.state.step))
+        actions = [trajectory.segments[0].is_action for trajectory in trajectories]
+        turns.prompts = [len(each) - sum(each) for each in actions]
+        turns.end([sum(each) for each in actions], int(trainer.state.step))
 
 
 def probed(model: LanguageModel, params: object, work: Work) -> np.ndarray:
@@ -178,19 +202,6 @@ def probed(model: LanguageModel, params: object, work: Work) -> np.ndarray:
     ids = jnp.asarray([shared.probe(work)])
     hidden = model.hidden(params, ids, jnp.ones(ids.shape, bool))
     return np.asarray(shifted_log_probs(hidden, model.unembed(params), ids))[0, 1:]
-
-
-def answer_length(trajectory: Trajectory, work: Work) -> int:
-    """Sampled tokens of a trajectory, whose prompt must be as long as all others'."""
-    [segment] = trajectory.segments
-    sampled = sum(segment.is_action)
-    prompt = len(segment.is_action) - sampled
-    if prompt != work.prompt:
-        raise RuntimeError(
-            f"expected a prompt of {work.prompt} tokens, got {prompt}: change FRAME in "
-            "benchmarks/_grpo_ours.py by the difference"
-        )
-    return sampled
 
 
 if __name__ == "__main__":

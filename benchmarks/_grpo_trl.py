@@ -14,7 +14,7 @@ import _grpo_work as shared
 import torch
 from _grpo_work import Recipe, Turns, Work
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 STEPS = 10_000  # more than anybody asks for; the last step is when input ends
@@ -44,7 +44,8 @@ def main() -> None:
     turns = Turns(work)
     torch.set_num_threads(work.threads)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(directory)
+    # AutoTokenizer would take Qwen2's own rules for splitting text, not the file's.
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     asked = Asked(turns)
 
     def reward(completions, completion_ids, **others):
@@ -110,9 +111,10 @@ def watch(trainer: GRPOTrainer, turns: Turns) -> None:
     """Counts its passes over all rows and the seconds that it samples."""
     generate = trainer._generate_single_turn
 
-    def timed(*args, **kwargs):
+    def timed(prompt_ids, *args, **kwargs):
+        turns.prompts = [len(ids) for ids in prompt_ids]
         with turns.sampling():
-            return generate(*args, **kwargs)
+            return generate(prompt_ids, *args, **kwargs)
 
     def purpose(model, *args, **kwargs) -> str:
         if model is trainer.ref_model:

@@ -150,6 +150,8 @@ def watch(cluster: RLCluster, turns: Turns) -> list[int]:
         with turns.sampling():
             output = generate(*args, **kwargs)
         answers[:] = [len(ids) for ids in output.tokens]
+        given = np.asarray(output.left_padded_prompt_tokens) != PAD
+        turns.prompts = given.sum(axis=1).tolist()
         return output
 
     cluster.generate = timed

@@ -80,7 +80,8 @@ def spell(ids: Any) -> str:
 def even_share(text: str) -> float:
     """The reward: the share of the answer's words with an even number."""
     numbers = text.replace("w", " ").split()  # a decoder may put no spaces between
-    return sum(int(number) % 2 == 0 for number in numbers) / max(1, len(numbers))
+    even = sum(number.isdigit() and int(number) % 2 == 0 for number in numbers)
+    return even / max(1, len(numbers))
 
 
 def probe(work: Work) -> list[int]:
@@ -94,6 +95,7 @@ class Turns:
 
     Attributes:
       passes: forward passes over all rows, by purpose, since the step began.
+      prompts: tokens of the prompt of each row.
       seconds: spent in sampling since the step began.
     """
 
@@ -107,6 +109,7 @@ class Turns:
         self._began, self._busy = 0.0, 0.0
         self.passes: Counter[str] = Counter()
         self.seconds = 0.0
+        self.prompts: list[int] = []
 
     def ready(self, packages: tuple[str, ...], log_probs: Any, parameters: int) -> None:
         """Says with which versions, and what the policy thinks of ``probe``.
@@ -128,6 +131,7 @@ class Turns:
         if not sys.stdin.readline():
             return False
         self.passes.clear()
+        self.prompts = []
         self.seconds = 0.0
         self._began, self._busy = time.perf_counter(), busy_seconds()
         return True
@@ -144,6 +148,7 @@ class Turns:
             seconds=seconds,
             sampling=self.seconds,
             busy=busy,
+            prompts=self.prompts,
             answers=answers,
             updates=updates,
             passes=dict(self.passes),

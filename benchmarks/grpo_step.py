@@ -169,12 +169,15 @@ def check_same_work(name: str, number: int, done: dict, work: Work) -> None:
       done: its answer.
       work: what was to be done.
     """
-    found = done["answers"], done["updates"], done["passes"]
-    expected = [work.answer] * work.rows, number, PASSES
-    if found != expected:
-        raise RuntimeError(
-            f"{name}: expected answers, updates and passes {expected}, got {found}"
-        )
+    expected = {
+        "prompts": [work.prompt] * work.rows,
+        "answers": [work.answer] * work.rows,
+        "passes": PASSES,
+        "updates": number,
+    }
+    for what, value in expected.items():
+        if done[what] != value:
+            raise RuntimeError(f"{name}: expected {what} {value}, got {done[what]}")
 
 
 def _rounds(
