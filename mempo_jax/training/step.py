@@ -286,7 +286,12 @@ class TrainPrograms:
             out_shardings=replicated,  # small, and every device lays it on its own rows
         )
         self._score = jax.jit(
-            partial(losses.score, self._model, logit_chunk=objective.logit_chunk),
+            partial(
+                score_rows,
+                model=self._model,
+                logit_chunk=objective.logit_chunk,
+                pass_tokens=self._pass_tokens,
+            ),
             in_shardings=(params, rows, replicated),
             out_shardings=rows,  # read by ``accumulate`` on the device of their row
         )
@@ -341,6 +346,33 @@ class TrainPrograms:
 
     def _put(self, tree: Any) -> Any:
         return placement.put(tree, self._replicated)
+
+
+def score_rows(
+    params: Any,
+    rows: Rows,
+    temperature: Array,
+    *,
+    model: Model,
+    logit_chunk: int,
+    pass_tokens: int,
+) -> Scores:
+    """Scores one micro-batch; see ``loss.score``.
+
+    Args:
+      params: all parameters of the policy or the reference.
+      rows: B segments of T tokens.
+      temperature: scalar, that of sampling.
+      model: constant of the compiled program.
+      logit_chunk: tokens whose logits exist at one time.
+      pass_tokens: see ``scan_row_chunks``; the passes that scores are compared with are
+        cut in the same way, and thus round alike.
+    """
+
+    def score_chunk(nothing: tuple, chunk: Rows) -> tuple[tuple, Scores]:
+        return nothing, losses.score(model, params, chunk, temperature, logit_chunk)
+
+    return scan_row_chunks(score_chunk, (), rows, pass_tokens)[1]
 
 
 def accumulate_gradient(
@@ -484,8 +516,8 @@ def add(sums: Accumulator, loss: Callable, params: Any) -> tuple[Accumulator, An
 
 
 def scan_row_chunks(
-    add_chunk: Callable, sums: Accumulator, batch: Any, tokens: int
-) -> tuple[Accumulator, Any]:
+    add_chunk: Callable, sums: Any, batch: Any, tokens: int
+) -> tuple[Any, Any]:
     """Applies ``add_chunk(sums, chunk)`` in turn to equal parts of a batch's rows.
 
     Args:
