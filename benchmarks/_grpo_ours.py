@@ -88,7 +88,8 @@ def save_model(directory: str, work: Work) -> int:
     shape = {name: value for name, value in vars(Shape).items() if name[0] != "_"}
     shape |= {"layers": work.layers, "vocab_size": work.vocabulary}
     config = DecoderConfig(tied=True, qkv_bias=True, qk_norm=False, **shape)
-    params = LanguageModel(config, "float32").init(jax.random.key(0))
+    # One program, not one for each draw.
+    params = jax.jit(LanguageModel(config, "float32").init)(jax.random.key(0))
     params = jax.tree.map(np.array, params)
     embedding = params["embed"]["embedding"]
     embedding[:, 0] = CONSTANT
