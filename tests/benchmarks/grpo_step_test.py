@@ -1,4 +1,4 @@
-"""The GRPO benchmark compares round by round and refuses systems that work otherwise."""
+"""The GRPO benchmark compares round by round; systems that work otherwise are refused."""
 
 import json
 import sys
