@@ -1,4 +1,4 @@
-"""The GRPO benchmark compares round by round; systems that work otherwise are refused."""
+"""The GRPO benchmark compares round by round and refuses other work."""
 
 import json
 import sys

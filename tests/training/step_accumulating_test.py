@@ -6,13 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mempo_jax.training.loss import count_tokens
-from mempo_jax.training.step import (
-    CPU_PASS,
-    Accumulator,
-    TrainPrograms,
-    scan_row_chunks,
-)
+from mempo_jax.training.loss import count_tokens, scan_row_chunks
+from mempo_jax.training.step import CPU_PASS, Accumulator, TrainPrograms
 from tests.training import step_case as case
 
 
