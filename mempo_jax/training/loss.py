@@ -7,9 +7,10 @@ here; ``training.step`` jits these functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -210,6 +211,53 @@ def score(
             devices=model.devices,
         )
     )
+
+
+def score_in_passes(
+    model: Model,
+    params: Any,
+    rows: Rows,
+    temperature: Array,
+    logit_chunk: int,
+    pass_tokens: int,
+) -> Scores:
+    """``score``, cut into the passes in which a gradient is computed.
+
+    Args:
+      model, params, rows, temperature, logit_chunk: as there.
+      pass_tokens: see ``scan_row_chunks``.
+    """
+
+    def add_chunk(nothing: tuple, chunk: Rows) -> tuple[tuple, Scores]:
+        return nothing, score(model, params, chunk, temperature, logit_chunk)
+
+    return scan_row_chunks(add_chunk, (), rows, pass_tokens)[1]
+
+
+def scan_row_chunks(
+    add_chunk: Callable, sums: Any, batch: Any, tokens: int
+) -> tuple[Any, Any]:
+    """Applies ``add_chunk(sums, chunk)`` in turn to equal parts of a batch's rows.
+
+    Args:
+      add_chunk: adds one part to the sums, and gives its results [rows of the part,
+        ...] beside them.
+      sums: so far.
+      batch: a tree of arrays [B, ...], the first of them [B, T].
+      tokens: least size of a part, if B can be divided so; 0 for all at once.
+
+    Returns:
+      The sums, and the results [B, ...] of all parts.
+    """
+    rows, length = jax.tree.leaves(batch)[0].shape
+    most = rows * length // tokens if tokens else 1
+    parts = next(n for n in range(max(1, min(most, rows)), 0, -1) if rows % n == 0)
+    if parts == 1:
+        return add_chunk(sums, batch)
+    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
+
+    sums, results = jax.lax.scan(add_chunk, sums, split)
+    return sums, jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), results)
 
 
 def token_advantage(

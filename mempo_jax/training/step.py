@@ -29,12 +29,12 @@ from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
 from mempo_jax.rollout.sampler import in_one_order
 from mempo_jax.training import loss as losses
-from mempo_jax.training.loss import LossInputs, Model, Scores
+from mempo_jax.training.loss import LossInputs, Model, Scores, scan_row_chunks
 from mempo_jax.training.state import fresh_state
 from mempo_jax.types import Array, Rows, TrainState, Trajectories
 
-# Tokens of a forward and backward pass on one CPU: each pass reuses the memory of the
-# one before, while it is still in the cache. Fewer tokens make slower matrix products.
+# Tokens of a pass, with or without a gradient, on one CPU: each pass reuses the memory
+# of the one before, while it is still in the cache. Fewer make slower matrix products.
 CPU_PASS = 1_024
 SHORT_S, LONG_S = 1.0, 4.0  # between two waits: below wait less often, above more
 LARGEST_STRIDE = 64  # results between two waits, so that a stop is never far away
@@ -286,7 +286,12 @@ class TrainPrograms:
             out_shardings=replicated,  # small, and every device lays it on its own rows
         )
         self._score = jax.jit(
-            partial(losses.score, self._model, logit_chunk=objective.logit_chunk),
+            partial(
+                losses.score_in_passes,
+                self._model,
+                logit_chunk=objective.logit_chunk,
+                pass_tokens=self._pass_tokens,
+            ),
             in_shardings=(params, rows, replicated),
             out_shardings=rows,  # read by ``accumulate`` on the device of their row
         )
@@ -481,32 +486,6 @@ def add(sums: Accumulator, loss: Callable, params: Any) -> tuple[Accumulator, An
     loss_sum, (count, aux, results) = value
     new = Accumulator(grads, loss_sum, count, aux)
     return jax.tree.map(jnp.add, sums, new), results
-
-
-def scan_row_chunks(
-    add_chunk: Callable, sums: Accumulator, batch: Any, tokens: int
-) -> tuple[Accumulator, Any]:
-    """Applies ``add_chunk(sums, chunk)`` in turn to equal parts of a batch's rows.
-
-    Args:
-      add_chunk: adds one part to the sums, and gives its results [rows of the part,
-        ...] beside them.
-      sums: so far.
-      batch: a tree of arrays [B, ...], the first of them [B, T].
-      tokens: least size of a part, if B can be divided so; 0 for all at once.
-
-    Returns:
-      The sums, and the results [B, ...] of all parts.
-    """
-    rows, length = jax.tree.leaves(batch)[0].shape
-    most = rows * length // tokens if tokens else 1
-    parts = next(n for n in range(max(1, min(most, rows)), 0, -1) if rows % n == 0)
-    if parts == 1:
-        return add_chunk(sums, batch)
-    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
-
-    sums, results = jax.lax.scan(add_chunk, sums, split)
-    return sums, jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), results)
 
 
 def zero_sums(model: Model, keys: tuple[str, ...]) -> Accumulator:

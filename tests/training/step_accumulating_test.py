@@ -6,13 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mempo_jax.training.loss import count_tokens
-from mempo_jax.training.step import (
-    CPU_PASS,
-    Accumulator,
-    TrainPrograms,
-    scan_row_chunks,
-)
+from mempo_jax.training.loss import count_tokens, scan_row_chunks
+from mempo_jax.training.step import CPU_PASS, Accumulator, TrainPrograms
 from tests.training import step_case as case
 
 
@@ -42,7 +37,7 @@ def test_rows_are_cut_into_equal_parts_of_so_many_tokens_at_least(rows, tokens, 
     assert sums.grads == batch[0].sum() + rows
 
 
-def test_passes_change_no_gradient():
+def test_passes_change_no_gradient_and_no_score():
     """Of both losses, with trajectories whose rows lie in different passes."""
     optimiser, mesh, whole = case.build(aggregation="trajectory_mean")
     objective = dataclasses.replace(case.OBJECTIVE, aggregation="trajectory_mean")
@@ -65,6 +60,9 @@ def test_passes_change_no_gradient():
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
     jax.tree.map(close, ours, theirs)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(ours[0].grads))
+    scores = cut.score(params, rows, case.TEMPERATURE)
+    jax.tree.map(close, scores, whole.score(params, rows, case.TEMPERATURE))
+    assert "while" in cut.jitted()["score"].lower(params, rows, 1.0).as_text()
 
 
 @pytest.mark.parametrize("pass_tokens", [0, case.B * case.T // 4])
