@@ -8,8 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from mempo_jax.envs import EpisodeStatus
-from mempo_jax.envs import own_environments
+from mempo_jax.envs import EpisodeStatus, own_environments
 from mempo_jax.envs.own_environments import AwaitedEnvironment
 from mempo_jax.rollout import time_limits
 from mempo_jax.rollout.time_limits import (
@@ -334,7 +333,7 @@ class Unruly:
 
 def test_a_coroutine_that_takes_too_long_is_cancelled():
     env = Unruly()
-    with pytest.raises(TimeoutError, match="env.step_timeout_s"):
+    with pytest.raises(TimeoutError, match=r"env\.step_timeout_s"):
         AwaitedEnvironment(env, 0.05).reset(0)
     assert env.cancelled.wait(LONG_S)
     with pytest.raises(TimeoutError, match="its own"):
