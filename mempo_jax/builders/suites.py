@@ -65,7 +65,8 @@ def make_suite(settings: RunConfig) -> TaskSuite:
     elif env.name in ADAPTERS:
         suite = _adapter_suite(settings)
     elif ":" in env.name:
-        suite = own_suite(env.name, settings.seed, settings.memory)
+        limit_s = env.step_timeout_s
+        suite = own_suite(env.name, settings.seed, settings.memory, limit_s)
     else:
         suite = BabiSuite(env.babi, env.data_dir, settings.seed)
     check_repeatable(suite, [suite.task("train", i) for i in range(2)])

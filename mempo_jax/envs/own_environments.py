@@ -9,12 +9,14 @@ arguments, that gives an ``Environment``. Beyond that protocol it may have
 ``moves``              texts that demonstrations choose from, if there is no expert
 
 Its methods may be coroutines (``async def``). They run in one event loop, in a thread
-of its own, whoever calls them.
+of its own, whoever calls them, and are cancelled if they take too long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import functools
 import importlib
 import inspect
@@ -37,6 +39,7 @@ from mempo_jax.memory import BankConfig
 from mempo_jax.settings import ConfigError
 
 SPLITS = ("train", "test")
+_LOOP_LOCK = threading.Lock()
 WORDS_OF_TASKS = 16  # tasks whose texts give the vocabulary
 MAX_TURNS = 64  # turns that each of these tasks is watched, without a move
 MAX_NOTE_WORDS = 24  # words of a note that FormExpert writes
@@ -45,7 +48,12 @@ MAX_NOTE_WORDS = 24  # words of a note that FormExpert writes
 QUIET_TASKS, MOST_TASKS = 64, 512
 
 
-def own_suite(path: str, seed: int, limits: BankConfig | None = None) -> OwnSuite:
+def own_suite(
+    path: str,
+    seed: int,
+    limits: BankConfig | None = None,
+    limit_s: float | None = None,
+) -> OwnSuite:
     """Returns the suite of ``package.module:Name``.
 
     Args:
@@ -53,6 +61,7 @@ def own_suite(path: str, seed: int, limits: BankConfig | None = None) -> OwnSuit
         ``Environment``.
       seed: seed of the run.
       limits: limits of a turn; None for those of a bank with its defaults.
+      limit_s: see ``AwaitedEnvironment``.
 
     Raises:
       ConfigError: there is no such thing, or what it gives is no Environment.
@@ -82,7 +91,7 @@ def own_suite(path: str, seed: int, limits: BankConfig | None = None) -> OwnSuit
             f"{field}: expected an Environment (mempo_jax.envs.Environment), "
             f"{type(env).__name__} lacks {', '.join(missing)}"
         )
-    return OwnSuite(make, path, seed, limits or BankConfig())
+    return OwnSuite(make, path, seed, limits or BankConfig(), limit_s)
 
 
 class SeededSuite:
@@ -162,13 +171,19 @@ class OwnSuite(SeededSuite):
       path: "package.module:Name", as in ``config.env.name``.
       seed: seed of the run.
       limits: limits of a turn, which the texts of the expert must keep.
+      limit_s: see ``AwaitedEnvironment``.
 
     Raises:
       ConfigError: ``moves``, ``expert`` or ``write_rate`` is not what it should be.
     """
 
     def __init__(
-        self, make: Callable[[], Environment], path: str, seed: int, limits: BankConfig
+        self,
+        make: Callable[[], Environment],
+        path: str,
+        seed: int,
+        limits: BankConfig,
+        limit_s: float | None = None,
     ) -> None:
         self._field, self._limits = f"config.env.name = {path!r}", limits
         # An instance that never starts a task: its expert cannot look up what it should
@@ -193,7 +208,7 @@ class OwnSuite(SeededSuite):
         awaited = any(map(inspect.iscoroutinefunction, _methods(never_reset)))
 
         def made(split: str) -> Environment:
-            return AwaitedEnvironment(make()) if awaited else make()
+            return AwaitedEnvironment(make(), limit_s) if awaited else make()
 
         super().__init__(name, made, seed, key=path, moves=tuple(moves))
 
@@ -273,10 +288,12 @@ class AwaitedEnvironment:
 
     Args:
       env: has at least one method that is a coroutine.
+      limit_s: seconds after which a coroutine is cancelled, with a TimeoutError; None
+        for no limit.
     """
 
-    def __init__(self, env: Any) -> None:
-        self._env = env
+    def __init__(self, env: Any, limit_s: float | None = None) -> None:
+        self._env, self._limit = env, limit_s
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._env, name)
@@ -286,17 +303,41 @@ class AwaitedEnvironment:
         @functools.wraps(value)
         def awaited(*args: Any, **named: Any) -> Any:
             call = value(*args, **named)
-            return asyncio.run_coroutine_threadsafe(call, _event_loop()).result()
+            future = asyncio.run_coroutine_threadsafe(call, _event_loop())
+            # Not result(timeout): the coroutine may raise a TimeoutError of its own.
+            concurrent.futures.wait([future], self._limit)
+            if not future.done():
+                # Unlike a thread it can be ended, and the thread that waits here too.
+                future.cancel()
+                raise TimeoutError(
+                    f"expected an answer within {self._limit} s, got none; see "
+                    "config.env.step_timeout_s"
+                )
+            return future.result()
 
         return awaited
 
 
-@functools.cache
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """The loop of all coroutines, which runs for as long as the process."""
+    """The one loop of all coroutines, which runs for as long as the process."""
+    # The cache alone would let threads that come at once make a loop each.
+    with _LOOP_LOCK:
+        return _started_event_loop()
+
+
+@functools.cache
+def _started_event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        while True:
+            # A coroutine that exits ends ``run_forever``, but those of other episodes
+            # are still there.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                loop.run_forever()
+
     # A daemon, so that a coroutine that hangs for ever cannot keep the process alive.
-    threading.Thread(target=loop.run_forever, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
     return loop
 
 

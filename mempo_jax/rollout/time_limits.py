@@ -29,7 +29,38 @@ _HUNG = "expected an answer within {} s, got none; see config.env.step_timeout_s
 
 
 class HungCallError(TimeoutError):
-    """A call did not return within its time limit."""
+    """A call gave no result: it took too long, or would have ended its thread."""
+
+
+class StuckThreads:
+    """Counts the threads of this process that are in calls that were given up.
+
+    Attributes:
+      count: how many there are now.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def change(self, by: int) -> None:
+        """Counts threads.
+
+        Args:
+          by: 1 for a call that is given up, -1 for one of these that has returned.
+        """
+        with self._lock:
+            self.count += by
+
+    def refusal(self) -> HungCallError | None:
+        """Returns why no further call may begin; None if it may."""
+        if self.count < MOST_STUCK:
+            return None
+        why = f"{self.count} calls of environments have not returned"
+        return HungCallError(f"{why}; see config.env.step_timeout_s")
+
+
+STUCK = StuckThreads()
 
 
 def nothing() -> None:
@@ -54,6 +85,8 @@ def call_with_limit(
     """
     results: list[Any] = []
     while len(results) < len(calls):
+        if (refusal := STUCK.refusal()) is not None:
+            return results + [refusal] * (len(calls) - len(results))
         worker = _Worker(calls[len(results) :])
         results += worker.results(limit_s, between)
     return results
@@ -97,7 +130,7 @@ class _Worker:
         self._calls = calls
         self._lock = threading.Lock()
         self._begun = 0
-        self._stopped = False
+        self._stopped = self._over = self._counted = False
         self._results: queue.SimpleQueue = queue.SimpleQueue()
         # A daemon, so that a call that hangs for ever cannot keep the process alive.
         threading.Thread(target=self._work, daemon=True).start()
@@ -128,20 +161,35 @@ class _Worker:
         with self._lock:
             # More calls begun than waited for: the late call has returned just now.
             self._stopped = self._begun <= at + 1
+            if self._stopped and not self._over:
+                self._counted = True
+                STUCK.change(1)
             return self._stopped
 
     def _work(self) -> None:
         for call in self._calls:
             with self._lock:
                 if self._stopped:
-                    return
+                    break
                 self._begun += 1
-            try:
-                self._results.put(call())
-            # Kept as a result: it belongs to one trajectory, and the calls after it go
-            # on.
-            except Exception as error:
-                self._results.put(error)
+            self._results.put(_outcome(call))
+        with self._lock:
+            self._over = True
+            if self._counted:
+                STUCK.change(-1)
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    """What a call returned, or the exception that it raised."""
+    try:
+        return call()
+    # Kept as a result: it belongs to one trajectory, and the calls of others go on.
+    except Exception as error:
+        return error
+    # Such as SystemExit: it would end this thread, and its result be waited for.
+    except BaseException as error:
+        told = f"expected an answer, got {type(error).__name__}: {error}"
+        return HungCallError(told)
 
 
 class Calls(Protocol):
@@ -252,9 +300,6 @@ class CallPool:
       limit_s: seconds for each call, from when it has begun.
     """
 
-    stuck = 0  # threads of all pools in calls that were given up
-    _stuck_lock = threading.Lock()
-
     def __init__(self, workers: int, limit_s: float) -> None:
         self._most, self._limit = workers, limit_s
         self._waiting: queue.SimpleQueue = queue.SimpleQueue()
@@ -272,11 +317,9 @@ class CallPool:
         ticket = _Ticket(self._number, owner, call, limited)
         self._number += 1
         self._open[ticket.number] = ticket
-        if CallPool.stuck >= MOST_STUCK:
+        if (refusal := STUCK.refusal()) is not None:
             ticket.over = True
-            why = f"{MOST_STUCK} calls of environments have not returned"
-            error = HungCallError(f"{why}; see config.env.step_timeout_s")
-            self._ended.put((ticket, error))
+            self._ended.put((ticket, refusal))
             return
         self._newest = time.monotonic()
         self._waiting.put(ticket)
@@ -353,8 +396,7 @@ class CallPool:
                 other, result = self._ended.get()
         else:
             result = HungCallError(_HUNG.format(self._limit))
-            with CallPool._stuck_lock:
-                CallPool.stuck += 1
+            STUCK.change(1)
             self._threads -= 1
             self._new_thread()
         del self._open[ticket.number]
@@ -368,16 +410,11 @@ class CallPool:
     def _work(self) -> None:
         while (ticket := self._waiting.get()) is not None and not self._closed:
             ticket.began = time.monotonic()
-            try:
-                result = ticket.call()
-            # Kept as a result: it belongs to one owner, and the others go on.
-            except Exception as error:
-                result = error
+            result = _outcome(ticket.call)
             with self._lock:
                 given_up, ticket.over = ticket.over, True
             if given_up:  # another thread has taken this one's place
-                with CallPool._stuck_lock:
-                    CallPool.stuck -= 1
+                STUCK.change(-1)
                 return
             self._ended.put((ticket, result))
 

@@ -52,6 +52,8 @@ FREE_FIELDS = (
     *("mesh.data", "mesh.fsdp", "mesh.tensor"),
     *("mesh.sampling.data", "mesh.sampling.fsdp", "mesh.sampling.tensor"),
     "mesh.sampling.devices",
+    # Only how many environments are called at a time.
+    "env.workers",
     # The server may have moved; its log-probs are checked at every start.
     *("engine.http.url", "engine.http.model", "engine.http.api_key_env"),
     *("engine.http.timeout_s", "engine.http.retries", "engine.http.max_concurrent"),

@@ -1,16 +1,23 @@
 """Environments that are called at the same time, while the engine goes on."""
 
 import asyncio
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from mempo_jax.envs import EpisodeStatus
+from mempo_jax.envs import EpisodeStatus, own_environments
 from mempo_jax.envs.own_environments import AwaitedEnvironment
 from mempo_jax.rollout import time_limits
-from mempo_jax.rollout.time_limits import CallPool, HungCallError
+from mempo_jax.rollout.time_limits import (
+    STUCK,
+    CallPool,
+    HungCallError,
+    InOrder,
+    call_with_limit,
+)
 from tests.envs.scripted_env import ScriptedEnv
 from tests.rollout.tiny import (
     LINES,
@@ -58,6 +65,14 @@ def essence(trajectories):
         )
         for t in trajectories
     ]
+
+
+def assert_stuck(count):
+    """Waits until so many threads are in calls that were given up."""
+    end = time.monotonic() + LONG_S
+    while STUCK.count != count and time.monotonic() < end:
+        time.sleep(0.01)
+    assert STUCK.count == count
 
 
 def log_probs(trajectories):
@@ -137,7 +152,7 @@ def test_answers_that_come_at_once_change_no_bit():
 
 @pytest.mark.parametrize("method", ["reset", "step"])
 def test_one_that_hangs_costs_its_own_trajectory_alone(method):
-    gate, before = threading.Event(), CallPool.stuck
+    gate, before = threading.Event(), STUCK.count
 
     def hang(call):
         if call == method:
@@ -155,12 +170,9 @@ def test_one_that_hangs_costs_its_own_trajectory_alone(method):
         n == 3 for n in range(8)
     ]
     assert "HungCallError" in made[3].failure
-    assert CallPool.stuck == before + 1
+    assert STUCK.count == before + 1
     gate.set()
-    end = time.monotonic() + LONG_S
-    while CallPool.stuck > before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert CallPool.stuck == before, "its thread has ended"
+    assert_stuck(before)  # its thread has ended
 
 
 def test_a_stop_does_not_wait_for_environments():
@@ -194,15 +206,41 @@ def test_a_bug_of_this_program_is_raised():
         collector.run(jobs(8), decoding())
 
 
-def test_too_many_hanging_calls_are_not_added_to(monkeypatch):
+@pytest.mark.parametrize("calls", [CallPool(2, 5.0), InOrder(5.0)])
+def test_too_many_hanging_calls_are_not_added_to(monkeypatch, calls):
     monkeypatch.setattr(time_limits, "MOST_STUCK", 0)
-    pool = CallPool(2, 5.0)
+    pool = calls
     pool.start("a", lambda: 1)
     [(owner, result)] = pool.take(lambda: None, block=True)
     pool.close()
     assert owner == "a"
     assert isinstance(result, HungCallError)
     assert "have not returned" in str(result)
+
+
+def test_calls_that_were_given_up_in_order_are_counted_until_they_return():
+    before, gate = STUCK.count, threading.Event()
+    hung, answer = call_with_limit([lambda: gate.wait(LONG_S), lambda: 2], 0.1)
+    assert isinstance(hung, HungCallError)
+    assert answer == 2
+    assert STUCK.count == before + 1
+    gate.set()
+    assert_stuck(before)
+
+
+@pytest.mark.parametrize("make", [lambda: CallPool(1, LONG_S), lambda: InOrder(LONG_S)])
+def test_a_call_that_exits_fails_at_once_and_keeps_its_thread(make):
+    pool, before = make(), STUCK.count
+    pool.start("exits", lambda: sys.exit(3))
+    pool.start("goes on", lambda: 2)
+    results = {}
+    while pool:
+        results |= dict(pool.take(lambda: None, block=True))
+    pool.close()
+    assert isinstance(results["exits"], HungCallError)
+    assert "SystemExit: 3" in str(results["exits"])
+    assert results["goes on"] == 2
+    assert STUCK.count == before
 
 
 def test_calls_are_limited_and_come_back_in_their_order():
@@ -269,3 +307,58 @@ def test_coroutines_are_awaited():
     made = collector.run(jobs(8), decoding())
     assert [t.actions for t in made] == [t.actions for t in in_order]
     assert Coroutines.met == 8 * 4
+
+
+class Unruly:
+    """Coroutines that hang and exit."""
+
+    def __init__(self):
+        self.cancelled = threading.Event()
+
+    async def reset(self, seed):
+        try:
+            await asyncio.sleep(1_000_000)
+        finally:
+            self.cancelled.set()
+
+    async def step(self, action):
+        sys.exit(3)
+
+    async def score(self):
+        return 0.5
+
+    async def useful(self):
+        raise TimeoutError("its own")
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled():
+    env = Unruly()
+    with pytest.raises(TimeoutError, match=r"env\.step_timeout_s"):
+        AwaitedEnvironment(env, 0.05).reset(0)
+    assert env.cancelled.wait(LONG_S)
+    with pytest.raises(TimeoutError, match="its own"):
+        AwaitedEnvironment(env, LONG_S).useful()
+
+
+def test_a_coroutine_that_exits_leaves_the_others_their_loop():
+    env = AwaitedEnvironment(Unruly(), LONG_S)
+    with pytest.raises(SystemExit):
+        env.step("")
+    assert env.score() == 0.5
+
+
+def test_threads_that_come_at_once_share_one_event_loop():
+    own_environments._started_event_loop.cache_clear()
+    barrier, loops = threading.Barrier(16, timeout=LONG_S), []
+
+    def ask():
+        barrier.wait()
+        loops.append(own_environments._event_loop())
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG_S)
+    assert len(loops) == 16
+    assert len(set(map(id, loops))) == 1

@@ -7,13 +7,13 @@ import pytest
 from mempo_jax.runs.run_dir import RunDir
 from mempo_jax.settings import ConfigError
 
-CONFIG = {"seed": 0, "train": {"steps": 2}}
+CONFIG = {"seed": 0, "train": {"steps": 2}, "env": {"workers": 1}}
 
 
 def test_the_same_config_may_come_back_and_another_may_not(tmp_path):
     place = RunDir(str(tmp_path / "run"))
     place.claim(CONFIG)
-    place.check(CONFIG | {"train": {"steps": 9}})
+    place.check(CONFIG | {"train": {"steps": 9}, "env": {"workers": 64}})
     with pytest.raises(ConfigError, match="seed is 0 there and 1 here"):
         place.check(CONFIG | {"seed": 1})
 
@@ -22,7 +22,7 @@ def test_what_a_command_asks_otherwise_is_named(tmp_path):
     place = RunDir(str(tmp_path / "run"))
     place.claim(CONFIG)
     assert place.changes(CONFIG) == {}
-    assert place.changes({"train": {"steps": 9}}) == {
+    assert place.changes({"train": {"steps": 9}, "env": {"workers": 1}}) == {
         "seed": (0, None),
         "train.steps": (2, 9),
     }
