@@ -86,7 +86,7 @@ def get_config() -> ConfigDict:
     # Padded lengths of rows; the last must hold max_context_tokens + max_new_tokens.
     c.train.length_buckets = (32, 60, 112)
     # Nats between the sampler's and the trainer's log-prob of a token; above it the run
-    # stops. 0 = by policy.compute_dtype: 0.001 in float32, 0.1 in bfloat16.
+    # stops. 0 = by policy.compute_dtype: 0.001 in float32, 1.0 in bfloat16.
     c.train.max_log_prob_gap = 0.0
     c.train.max_skipped_updates = 5  # non-finite, in a row; then the run stops
     c.train.cold_start_steps = 450  # supervised updates before step 0; 0 = none
