@@ -70,6 +70,7 @@ def test_only_a_built_in_policy_that_is_the_judge_is_taught(tmp_path):
         config = tiny.get_config()
         config.env.ledger.min_turns = config.env.ledger.max_turns = 6
         config.policy.path = path
+        config.context.instructions_form = "given"  # those of the policy that was saved
         config.memory.update(changes)
         settings = from_config(config.to_dict())
         suite = make_suite(settings)

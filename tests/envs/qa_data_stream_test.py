@@ -63,7 +63,7 @@ def test_every_form_gives_the_objects_and_their_bytes(
         ('[{"a": 1} {"b": 2}]', 1, "a comma or ]"),
         ('[{"a": 1}, 5]', 2, "an object"),
         ('[{"a": 1},]', 2, "an object"),
-        ('[{"a": 1}] {"b": 2}', 1, "nothing behind"),
+        ('[{"a": 1}] {"b": 2}', 1, "nothing after the \\]"),
         ('{"a": 1}\nnonsense', 2, "an object"),
         ('{"a": 1}\n{"b": ', 2, "valid JSON"),
         (b'[{"a": "\xff\xfe"}]', 1, "UTF-8"),
