@@ -144,6 +144,8 @@ class Collector:
         Returns:
           Trajectories in the order of the jobs.
         """
+        # One worker needs no pool: its threads would cost more than calls that answer
+        # at once.
         calls: Calls = InOrder(self.limit_s)
         if self._workers > 1:
             calls = CallPool(self._workers, self.limit_s)
@@ -236,6 +238,7 @@ class _Round:
         until = (self._calls.ready,) if self._calls else ()
         ended = self._engine.wait(*until)
         self._collector.seconds_engine += time.perf_counter() - began
+        # The engine knows slots alone; whose turn it was is known here.
         by_slot = {run.slot: run for run in self._running.values()}
         runs = [by_slot[request.slot] for request, _ in ended]
         for run in runs:
@@ -301,6 +304,8 @@ class _Round:
                 ask = functools.partial(
                     truth_of, run.episode, run.failure, self._collector.limit_s
                 )
+                # Not limited as a whole: ``truth_of`` has a limit for each method that
+                # it asks.
                 self._calls.start(run.number, ask, limited=False)
 
     def _answered(self, number: int, answer: Any) -> None:
@@ -321,6 +326,7 @@ class _Round:
             if isinstance(answer, Exception):
                 run.fail(answer)
             return
+        # ``truth_of`` catches what the environment raises, so this is a fault of ours.
         if isinstance(answer, Exception):
             raise answer
         del self._running[number]

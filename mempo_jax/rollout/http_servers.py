@@ -274,6 +274,7 @@ class Servers:
             busy = server.busy_until > now
             # Equally busy ones take turns; the number makes the choice definite.
             load = server.under_way, server.asked, server.number
+            # What costs most comes first: a dead server costs a time limit.
             return (bool(server.aside), failed[server], busy, *load)
 
         with self._lock:
@@ -307,11 +308,13 @@ class Servers:
             with self._lock:
                 self.counters.server_faults += 1
                 server.faults += not error.busy
+                # For all requests: the server asked to be left alone.
                 server.busy_until = time.monotonic() + error.asked_pause_s
                 broken = error.lost or server.faults >= FAULTS_IN_A_ROW
             if broken and not error.busy and not alone:
                 self._set_aside(server, str(error))
             raise
+        # Faults in a row: a bad request now and then is no broken server.
         server.faults = 0
         return content
 

@@ -133,6 +133,7 @@ class _TrajectoryProbes:
         recalled = any(r.kind == "recall" and r.turn in turns[:-1] for r in log)
         seen = {entry for block in shown.blocks for entry, _ in block.entries}
         stored = lineage.alive(sum(record.turn < turn for record in log))
+        # What the policy still had as it answered, in the bank or in the context.
         known = [texts[entry] for entry in (stored | seen) & set(texts)]
         for entry, evicted_at in (
             lineage.evictions().items() if recalled and shown.blocks else ()
@@ -141,7 +142,9 @@ class _TrajectoryProbes:
                 continue
             if any(self._twins.same(texts[entry], text) for text in known):
                 continue
+            # As a recall would have shown it, so that only the entry differs.
             line = shown.line(entry, texts[entry])
+            # The same variant for all evicted entries: the plan scores it once.
             as_shown = self._plan.add(shown.ids, answer)
             restored = self._plan.add(shown.showing_alone(line), answer)
             if as_shown is not None and restored is not None:
@@ -156,6 +159,7 @@ class _TrajectoryProbes:
         would have been recalled instead: they share what both together are worth.
         """
         texts = self._lineage.texts
+        # Only entries whose text is known can be compared.
         others = (self._lineage.alive(recall) | shown | {entry}) & set(texts)
         return self._twins.of(entry, {other: texts[other] for other in others})
 
@@ -190,6 +194,7 @@ class _TrajectoryProbes:
                 continue
             after = self._plan.add(shown.carrying(record.text), answer)
             empty = self._plan.add(shown.carrying(before), answer)
+            # Also where this block cannot be scored: the next one is compared with it.
             before = record.text
             if after is not None and empty is not None:
                 self._plan.terms.append(Gain(self._n, k, after, empty))
@@ -256,6 +261,7 @@ class ProbePlan:
             self.skipped += 1
             return None
         variant = Variant(tokens, len(answer.ids))
+        # Many terms need the same variant, and a forward pass is what costs.
         place = self._places.setdefault(variant, len(self.variants))
         if place == len(self.variants):
             self.variants.append(variant)
@@ -271,6 +277,7 @@ class ProbePlan:
         Returns:
           ``blank``. Ops beyond the width of its tables are left out.
         """
+        # In float64: small differences of probabilities near 1 are the evidence.
         probability = np.exp(np.asarray(log_probs, np.float64))
         # In logs, a change between two tiny probabilities would outweigh all that
         # matters.

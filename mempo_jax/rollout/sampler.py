@@ -259,6 +259,7 @@ class SampledTurn:
         """Number of tokens up to the one that completes the first closing tag."""
         # The whole turn, not the chunk alone: a tag may begin in the chunk before.
         text = self._tokenizer.decode(self.tokens)
+        # The first end of any tag: what stands behind it was never seen by anyone.
         ends = [text.find(tag) + len(tag) for tag in self._tags if tag in text]
         if not ends:
             return None

@@ -334,6 +334,8 @@ class CallPool:
         while block and self._open and not ended:
             between()
             ended = self._drain(self._until_expiry())
+        # Answers of the same moment come in any order, which must not decide what
+        # follows.
         ended.sort(key=lambda pair: pair[0].number)
         return [(ticket.owner, result) for ticket, result in ended]
 

@@ -142,6 +142,7 @@ def loss_inputs(
       outcome_gate: see ``core.advantages.gated_normalise``.
       bonus_scale: factor of all bonuses.
     """
+    # For all trajectories of the batch at once: credit compares the members of groups.
     op_credit = assign(
         trajectories.ops,
         trajectories.turn_reward,
@@ -250,6 +251,7 @@ def scan_row_chunks(
       The sums, and the results [B, ...] of all parts.
     """
     rows, length = jax.tree.leaves(batch)[0].shape
+    # Equal parts, or the scan would need a program for the rest.
     most = rows * length // tokens if tokens else 1
     parts = next(n for n in range(max(1, min(most, rows)), 0, -1) if rows % n == 0)
     if parts == 1:
@@ -318,6 +320,7 @@ def policy_loss(
     """
     mask = counted(rows, inputs.valid)
     advantage, _ = token_advantage(rows, inputs, credit)
+    # Of the same pass: entropy is reported, and another pass would cost as much again.
     log_probs, entropy = score(model, params, rows, temperature, objective.logit_chunk)
     loss_sum, count, aux = policy_objective(
         log_probs,
@@ -335,6 +338,7 @@ def policy_loss(
         trajectory_index=rows.trajectory_index,
         constant_length=objective.constant_length,
         trajectory_token_count=inputs.token_count,
+        # The sampler's own: they differ from the old ones if its weights were older.
         behaviour_log_probs=rows.behaviour_log_probs,
         importance_cap=objective.importance_cap or None,  # likewise
     )
@@ -364,6 +368,7 @@ def supervised_loss(
         tied=model.tied,
         devices=model.devices,
     )
+    # A float like the other sums, since the accumulator adds them all alike.
     tokens = jnp.sum(mask.astype(jnp.float32))
     return -masked_sum(log_probs, mask), tokens, {"tokens": tokens}
 
