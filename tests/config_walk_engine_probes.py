@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from mempo_jax.builders.engines import make_http_engine
 from mempo_jax.builders.policies import Policy
-from mempo_jax.rollout import http_client
+from mempo_jax.rollout import http_client, http_servers
 from mempo_jax.rollout.sampler import Request
 from tests.rollout import tiny
 
@@ -49,7 +50,7 @@ def remote(settings):
         sent.append((url, str(headers), str(read), timeout_s))
         return http_client.Reply(500 if turn else 200, b"")
 
-    clock = SimpleNamespace(sleep=lambda seconds: None)
+    clock = SimpleNamespace(sleep=lambda seconds: None, monotonic=time.monotonic)
     written = []
 
     class Own(Policy):
@@ -59,7 +60,8 @@ def remote(settings):
     own = Own(config=tiny.CONFIG, model=None, tokenizer=tiny.TOKENIZER, params=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http_client, "exchange", exchange)
-        patch.setattr(http_client, "time", clock)
+        for module in (http_client, http_servers):  # both pause before another try
+            patch.setattr(module, "time", clock)
         made = make_http_engine(own, settings)
         made.set_params({"w": np.zeros(1)})
         keys = np.zeros(2, np.uint32)
