@@ -23,12 +23,12 @@ import jax
 from jax.sharding import Mesh
 
 from mempo_jax.builders import memory_models
-from mempo_jax.builders.suites import play_expert
+from mempo_jax.builders.suites import guarded, play_expert, task_faults
 from mempo_jax.config import POLICY_CONFIG, RunConfig, complete_saved
 from mempo_jax.distributed import hosts, placement
 from mempo_jax.distributed.placement import fetch, on_mesh, place_params
 from mempo_jax.envs import TaskSuite, derived_seed
-from mempo_jax.envs.own_environments import OwnSuite
+from mempo_jax.envs.own_environments import OwnSuite, named
 from mempo_jax.memory import OpError, error_message
 from mempo_jax.models import hf, lora, stream
 from mempo_jax.models.decoder import LanguageModel
@@ -140,13 +140,8 @@ def make_nano(suite: TaskSuite, settings: RunConfig) -> Policy:
     """
     shape = settings.policy.nano
     context = settings.context
-    goals = []
-    for index in range(64):  # goals differ between tasks; their words must be known
-        env = suite.make(suite.task("train", index))
-        env.reset(suite.task("train", index).seed)
-        goals.append(env.goal)
     texts = [
-        *goals,
+        *_goals(suite, settings),
         *(context.instructions, *context.instruction_variants),
         context.reminder,
         f" {context.reminder}",
@@ -170,6 +165,23 @@ def make_nano(suite: TaskSuite, settings: RunConfig) -> Policy:
     params = jax.jit(model.init)(key)  # one program, not one for each draw
     stored = jax.tree.map(lambda p: p.astype(settings.policy.param_dtype), params)
     return Policy(config, model, tokenizer, stored)
+
+
+def _goals(suite: TaskSuite, settings: RunConfig) -> list[str]:
+    """Goals of the first tasks: they differ, and their words must be known."""
+    goals, faults = [], task_faults(suite, settings, "the goals of tasks were read")
+    for index in range(64):
+        task = suite.task("train", index)
+        env = guarded(suite).make(task)
+        faults.tried += 1
+        try:
+            env.reset(task.seed)
+            goals.append(env.goal)
+        except Exception as error:
+            if not isinstance(suite, OwnSuite):
+                raise
+            faults.add(f"reset({task.seed}) raised {named(error)}")
+    return goals
 
 
 def _expert_words(suite: TaskSuite, settings: RunConfig) -> list[str]:

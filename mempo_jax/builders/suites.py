@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import warnings
@@ -32,10 +32,18 @@ from mempo_jax.envs.experts import RollingExpert
 from mempo_jax.envs.factbook import FactbookSource, read_package
 from mempo_jax.envs.ledger import LedgerSuite
 from mempo_jax.envs.multi_qa import MultiQaSuite
-from mempo_jax.envs.own_environments import own_suite
+from mempo_jax.envs.own_environments import (
+    OwnSuite,
+    TaskFaults,
+    named,
+    own_suite,
+)
 from mempo_jax.envs.qa_data import FileSource, find_files
 from mempo_jax.memory import Bank
+from mempo_jax.rollout.time_limits import LimitedEnvironment
 from mempo_jax.settings import ConfigError
+
+START_TASKS = 16  # of which two must start, and start the same way twice
 
 
 def make_suite(settings: RunConfig) -> TaskSuite:
@@ -66,11 +74,61 @@ def make_suite(settings: RunConfig) -> TaskSuite:
         suite = _adapter_suite(settings)
     elif ":" in env.name:
         limit_s = env.step_timeout_s
-        suite = own_suite(env.name, settings.seed, settings.memory, limit_s)
+        guard = functools.partial(LimitedEnvironment, limit_s=limit_s)
+        suite = own_suite(env.name, settings.seed, settings.memory, limit_s, guard)
     else:
         suite = BabiSuite(env.babi, env.data_dir, settings.seed)
-    check_repeatable(suite, [suite.task("train", i) for i in range(2)])
+    _check_starts(suite, settings)
     return suite
+
+
+def _check_starts(suite: TaskSuite, settings: RunConfig) -> None:
+    """Checks that two tasks start the same way twice."""
+    faults = task_faults(suite, settings, "tasks were begun")
+    checked = 0
+    for index in range(START_TASKS):
+        task = suite.task("train", index)
+        faults.tried += 1
+        try:
+            check_repeatable(guarded(suite), [task])
+        except ConfigError:
+            raise
+        except Exception as error:
+            if not isinstance(suite, OwnSuite):
+                raise
+            faults.add(f"reset({task.seed}) raised {named(error)}")
+            continue
+        checked += 1
+        if checked == 2:
+            break
+    faults.warn()
+
+
+class _Guarded:
+    """The tasks of a suite of one's own, with environments whose calls cannot hang."""
+
+    def __init__(self, suite: OwnSuite) -> None:
+        self.make, self.task = suite.guarded, suite.task
+
+
+def guarded(suite: TaskSuite) -> Any:
+    """Returns what makes environments before the training, where no limits apply yet.
+
+    Args:
+      suite: the tasks; those of one's own environment get a time limit for each call.
+    """
+    return _Guarded(suite) if isinstance(suite, OwnSuite) else suite
+
+
+def task_faults(suite: TaskSuite, settings: RunConfig, what: str) -> TaskFaults:
+    """Returns a count of tasks that fail before the training.
+
+    Args:
+      suite: the tasks.
+      settings: of the run.
+      what: is done with them, for messages.
+    """
+    return TaskFaults(f"config.env.name = {settings.env.name!r}", what)
 
 
 def _question_suite(settings: RunConfig) -> MultiQaSuite:
@@ -149,30 +207,43 @@ def play_expert(
     Raises:
       ConfigError: the environment raised, or broke its contract otherwise.
     """
-    episodes = make_episodes(suite, settings)
+    episodes = make_episodes(guarded(suite), settings)
     expert = make_expert(suite, settings, write_rate)
+    faults = task_faults(suite, settings, "the expert played")
     for index in range(count):
         task = suite.task("train", index)
         rng = np.random.default_rng(derived_seed("expert", task.seed, index))
-        with faults_named(), warnings.catch_warnings():
+        faults.tried += 1
+        with warnings.catch_warnings():
             # A bank that everything is written to merges often and warns of it; here
             # there is nothing to tune.
             warnings.simplefilter("ignore", UserWarning)
-            episode = episodes(task, f"expert-{task.id}")
-            while not episode.done and episode.observe() is not None:
-                episode.act(expert(episode.situation(), rng))
+            try:
+                episode = episodes(task, f"expert-{task.id}")
+                while not episode.done and episode.observe() is not None:
+                    episode.act(expert(episode.situation(), rng))
+            except EnvironmentFault as error:
+                left_out(suite, faults, error)
+                continue
         yield episode
 
 
-@contextlib.contextmanager
-def faults_named() -> Iterator[None]:
-    """Turns a fault of an environment during a demonstration into a ConfigError."""
-    try:
-        yield
-    except EnvironmentFault as error:
+def left_out(suite: TaskSuite, faults: TaskFaults, error: EnvironmentFault) -> None:
+    """Counts a task that failed before the training, and is left out.
+
+    Args:
+      suite: the tasks.
+      faults: counts those of one's own environment.
+      error: of the environment.
+
+    Raises:
+      ConfigError: most tasks failed, or the suite is one that must not fail.
+    """
+    if not isinstance(suite, OwnSuite):
         raise ConfigError(
             f"config.env.name: a demonstration failed: {error}"
         ) from error
+    faults.add(str(error))
 
 
 def make_episodes(

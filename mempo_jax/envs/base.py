@@ -180,7 +180,7 @@ class TaskSuite(Protocol):
         ...
 
 
-class UnrepeatableTaskError(ValueError):
+class UnrepeatableTaskError(ConfigError):
     """Raised when one task with one seed starts in two different ways."""
 
 

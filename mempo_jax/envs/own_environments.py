@@ -22,6 +22,7 @@ import importlib
 import inspect
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,7 @@ SPLITS = ("train", "test")
 _LOOP_LOCK = threading.Lock()
 WORDS_OF_TASKS = 16  # tasks whose texts give the vocabulary
 MAX_TURNS = 64  # turns that each of these tasks is watched, without a move
+FEWEST_FAULTS = 4  # failed tasks that can end a run before its training
 MAX_NOTE_WORDS = 24  # words of a note that FormExpert writes
 # The vocabulary of a user's own environment is complete after QUIET_TASKS tasks without
 # a new word: 64 in a row miss a word of an eighth of the tasks once in 5,000 times.
@@ -53,6 +55,7 @@ def own_suite(
     seed: int,
     limits: BankConfig | None = None,
     limit_s: float | None = None,
+    guard: Callable[[Environment], Environment] = lambda env: env,
 ) -> OwnSuite:
     """Returns the suite of ``package.module:Name``.
 
@@ -62,6 +65,7 @@ def own_suite(
       seed: seed of the run.
       limits: limits of a turn; None for those of a bank with its defaults.
       limit_s: see ``AwaitedEnvironment``.
+      guard: see ``OwnSuite``.
 
     Raises:
       ConfigError: there is no such thing, or what it gives is no Environment.
@@ -91,7 +95,7 @@ def own_suite(
             f"{field}: expected an Environment (mempo_jax.envs.Environment), "
             f"{type(env).__name__} lacks {', '.join(missing)}"
         )
-    return OwnSuite(make, path, seed, limits or BankConfig(), limit_s)
+    return OwnSuite(make, path, seed, limits or BankConfig(), limit_s, guard)
 
 
 class SeededSuite:
@@ -172,6 +176,7 @@ class OwnSuite(SeededSuite):
       seed: seed of the run.
       limits: limits of a turn, which the texts of the expert must keep.
       limit_s: see ``AwaitedEnvironment``.
+      guard: gives an environment whose calls cannot hang; see ``guarded``.
 
     Raises:
       ConfigError: ``moves``, ``expert`` or ``write_rate`` is not what it should be.
@@ -184,8 +189,10 @@ class OwnSuite(SeededSuite):
         seed: int,
         limits: BankConfig,
         limit_s: float | None = None,
+        guard: Callable[[Environment], Environment] = lambda env: env,
     ) -> None:
         self._field, self._limits = f"config.env.name = {path!r}", limits
+        self._guard = guard
         # An instance that never starts a task: its expert cannot look up what it should
         # remember.
         never_reset: Any = make()
@@ -217,6 +224,17 @@ class OwnSuite(SeededSuite):
         """Whether the environment brings an expert of its own."""
         return self._own_expert is not None
 
+    def guarded(self, task: Task) -> Environment:
+        """Returns an environment of ``task`` whose calls have a time limit each.
+
+        Training has limits of its own; this is for what comes before it.
+        """
+        return self._guard(self.make(task))
+
+    def faults(self, what: str) -> TaskFaults:
+        """Returns a count of tasks that fail; ``what`` is done with them."""
+        return TaskFaults(self._field, what)
+
     def expert(self, write_rate: float | None = None) -> ScriptedPolicy:
         """Returns the own expert or a generic one, writing with ``write_rate``."""
         rate = self._write_rate if write_rate is None else write_rate
@@ -230,10 +248,8 @@ class OwnSuite(SeededSuite):
         texts = [*self._moves, UNKNOWN]
         known = {word for text in texts for word in re.findall(r"\w+", text)}
         quiet = 0
-        for index in range(MOST_TASKS):
-            task = self.task("train", index)
-            texts = self._texts(self.make(task), task.seed)
-            new = {word for text in texts for word in re.findall(r"\w+", text)} - known
+        for shown in self._watched(MOST_TASKS, "the words of tasks were gathered"):
+            new = {word for text in shown for word in re.findall(r"\w+", text)} - known
             known |= new
             quiet = 0 if new else quiet + 1
             if quiet == QUIET_TASKS:
@@ -247,9 +263,7 @@ class OwnSuite(SeededSuite):
         a "?".
         """
         last = set()
-        for index in range(WORDS_OF_TASKS):
-            task = self.task("train", index)
-            first, _, *others = self._texts(self.make(task), task.seed)
+        for first, _, *others in self._watched(WORDS_OF_TASKS, "tasks were watched"):
             seen = [first, *others]
             ended = len(seen) <= MAX_TURNS
             shown = seen[:-1] if ended else seen
@@ -260,27 +274,106 @@ class OwnSuite(SeededSuite):
 
     def _answer_tag(self) -> str:
         """Returns the op that answers the questions, if the environment knows some."""
-        task = self.task("train", 0)
-        env = self.make(task)
-        env.reset(task.seed)
-        questions = env.questions() if hasattr(env, "questions") else ()
-        kinds = {question.kind for question in questions}
-        return kinds.pop() if len(kinds) == 1 else "act"
+        faults = self.faults("tasks were begun")
+        for index in range(WORDS_OF_TASKS):
+            task = self.task("train", index)
+            env = self.guarded(task)
+            try:
+                env.reset(task.seed)
+                questions = env.questions() if hasattr(env, "questions") else ()
+                kinds = {question.kind for question in questions}
+            except Exception as error:  # foreign code may raise anything
+                faults.add(f"seed {task.seed}: {named(error)}")
+                continue
+            return kinds.pop() if len(kinds) == 1 else "act"
+        raise faults.error()
+
+    def _watched(self, count: int, what: str) -> Iterator[list[str]]:
+        """Yields the texts of the first tasks in which nobody makes a move.
+
+        Tasks that fail are left out, and counted. ``what`` was done, for messages.
+        """
+        faults = self.faults(what)
+        try:
+            for index in range(count):
+                task = self.task("train", index)
+                faults.tried += 1
+                try:
+                    texts = [*self._texts(self.guarded(task), task.seed)]
+                except Exception as error:  # foreign code may raise anything
+                    faults.add(
+                        "a task without a move (step('') in each turn, seed "
+                        f"{task.seed}) raised {named(error)}"
+                    )
+                else:
+                    yield texts
+        finally:  # also where the caller has seen enough
+            faults.warn()
 
     def _texts(self, env: Environment, seed: int) -> Iterator[str]:
-        try:
-            for text in super()._texts(env, seed):
-                if not isinstance(text, str):
-                    raise TypeError(f"expected a text (str), got {text!r}")
-                yield text
-        except Exception as error:  # foreign code may raise anything
-            raise self._fault(
-                f"a task without a move (step('') in each turn, seed {seed}) raised "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        for text in super()._texts(env, seed):
+            if not isinstance(text, str):
+                raise TypeError(f"expected a text (str), got {text!r}")
+            yield text
 
     def _fault(self, what: str) -> ConfigError:
         return ConfigError(f"{self._field}: {what}")
+
+
+class TaskFaults:
+    """Counts tasks of an environment that failed before the training began.
+
+    A task now and then may fail there as it may in training; if most do, the
+    environment is at fault and the run ends.
+
+    Args:
+      field: begins the messages, the config's field and its value.
+      what: was done when they failed, such as "tasks were watched".
+
+    Attributes:
+      tried: tasks that were tried, to be counted by the caller.
+      count: those that failed.
+    """
+
+    def __init__(self, field: str, what: str) -> None:
+        self._field, self._what, self._first = field, what, ""
+        self.tried = self.count = 0
+        self._ended = False
+
+    def add(self, why: str) -> None:
+        """Counts a task that failed.
+
+        Args:
+          why: how, for the message.
+
+        Raises:
+          ConfigError: most of the tasks failed.
+        """
+        self.count += 1
+        self._first = self._first or why
+        # Not at the first one: a task in eight that fails may well be the first.
+        if self.count >= FEWEST_FAULTS and 2 * self.count > self.tried:
+            raise self.error()
+
+    def error(self) -> ConfigError:
+        """Returns the error of a run that cannot begin, which needs no warning more."""
+        self._ended = True
+        return ConfigError(f"{self._field}: {self._told()}")
+
+    def warn(self) -> None:
+        """Warns of the tasks that failed, if any, and were left out."""
+        if self.count and not self._ended:
+            warnings.warn(f"{self._field}: {self._told()}, left out", stacklevel=2)
+
+    def _told(self) -> str:
+        first = f"the first: {self._first}" if self.count > 1 else self._first
+        tried = max(self.tried, self.count)
+        return f"{self.count} of {tried} failed while {self._what} ({first})"
+
+
+def named(error: BaseException) -> str:
+    """Returns the kind and the text of an error."""
+    return f"{type(error).__name__}: {error}"
 
 
 class AwaitedEnvironment:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 import queue
 import threading
@@ -90,6 +91,34 @@ def call_with_limit(
         worker = _Worker(calls[len(results) :])
         results += worker.results(limit_s, between)
     return results
+
+
+class LimitedEnvironment:
+    """An object, such as an environment, each of whose methods has a time limit.
+
+    Args:
+      env: what has the methods.
+      limit_s: seconds for each call, after which it raises ``HungCallError``.
+    """
+
+    def __init__(self, env: Any, limit_s: float) -> None:
+        self._env, self._limit = env, limit_s
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._env, name)
+        if not callable(value):
+            return value
+
+        @functools.wraps(value)
+        def limited(*args: Any, **named: Any) -> Any:
+            call = functools.partial(value, *args, **named)
+            (result,) = call_with_limit([call], self._limit)
+            # An exception is how ``call_with_limit`` tells that a call failed.
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        return limited
 
 
 def get(

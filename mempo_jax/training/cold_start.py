@@ -21,11 +21,18 @@ import numpy as np
 from mempo_jax.builders.engines import batch_shapes
 from mempo_jax.builders.memory_models import judge_demonstrations, without_policy
 from mempo_jax.builders.policies import Policy, adapt
-from mempo_jax.builders.suites import faults_named, make_episodes, make_expert
+from mempo_jax.builders.suites import (
+    guarded,
+    left_out,
+    make_episodes,
+    make_expert,
+    task_faults,
+)
 from mempo_jax.config import RunConfig
+from mempo_jax.distributed import hosts
 from mempo_jax.distributed.hosts import RunStopped, Stop, Stopped
 from mempo_jax.distributed.placement import to_host
-from mempo_jax.envs import Task, TaskSuite, derived_seed
+from mempo_jax.envs import EnvironmentFault, Task, TaskSuite, derived_seed
 from mempo_jax.evaluation.held_out import Progress, no_progress
 from mempo_jax.models import lora
 from mempo_jax.rollout.assemble import bucket_of, pack
@@ -84,6 +91,13 @@ def cold_start(
     if settings.policy.path:
         policy = adapt(policy, settings, mesh, "cold start")
     segments = demonstration_segments(policy, suite, settings, progress)
+    # Each process plays them: one whose environment failed alone would train on others.
+    if len(set(hosts.gather(lambda: digest(segments)))) > 1:
+        raise ConfigError(
+            f"config.env.name = {settings.env.name!r}: expected the same "
+            "demonstrations in each process, got different ones; see the warnings of "
+            "each, or set config.train.demonstrations_path"
+        )
     optimiser = cold_start_optimiser(settings.train)
     programs = TrainPrograms(
         policy.model,
@@ -144,33 +158,47 @@ def demonstration_segments(
     """
     train = settings.train
     memory_models = without_policy(settings)
-    episodes = make_episodes(suite, settings, memory_models)
+    # With limits: no collector stands between these environments and the run.
+    episodes = make_episodes(guarded(suite), settings, memory_models)
     scores, newest = DemonstrationScores(suite, settings), []  # at most one episode
+    faults = task_faults(suite, settings, "demonstrations were played")
     ceiling = None
 
     def make(task: Task):
         # Kept until it has ended, when its score is read.
+        faults.tried += 1
         newest[:] = [episodes(task, f"demonstration-{task.id}", variant=task.index)]
         return newest[0]
 
+    def failed(error: EnvironmentFault) -> None:
+        left_out(suite, faults, error)
+
     if train.demonstrations_path:
         demonstrations = recorded(
-            train.demonstrations_path, suite.task, make, policy.tokenizer
+            train.demonstrations_path, suite.task, make, policy.tokenizer, failed
         )
     else:
         tasks = [suite.task("train", i) for i in range(train.demonstrations)]
         ceiling = expert_ceiling(suite, settings, progress)
         expert = make_expert(suite, settings)
-        demonstrations = scripted(make, tasks, expert, policy.tokenizer)
+        demonstrations = scripted(make, tasks, expert, policy.tokenizer, failed)
     segments: list[Segment] = []
-    with faults_named():
-        for count, played in enumerate(demonstrations, start=1):
-            segments += played
+    for played in demonstrations:
+        try:
             scores.add(newest[0], played)
-            # One report for each would be too many.
-            if count % 16 == 0 or count == train.demonstrations:
-                metrics = {"score": round(scores.mean, 3)}
-                progress("demonstrations", count, train.demonstrations, metrics)
+        except EnvironmentFault as error:
+            failed(error)
+            continue
+        segments += played
+        count = len(scores.scores) + faults.count
+        # One report for each would be too many.
+        if count % 16 == 0 or count == train.demonstrations:
+            metrics = {"score": round(scores.mean, 3)}
+            progress("demonstrations", count, train.demonstrations, metrics)
+    faults.tried = len(scores.scores) + faults.count
+    if faults.count and not segments:
+        raise faults.error()
+    faults.warn()
     if not segments:
         if train.demonstrations_path:
             raise ConfigError(

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from mempo_jax.builders.suites import play_expert
+from mempo_jax.builders.suites import left_out, play_expert, task_faults
 from mempo_jax.config import RunConfig
 from mempo_jax.distributed import hosts
 from mempo_jax.envs import EnvironmentFault, Episode, TaskSuite
 from mempo_jax.envs.adapters import ADAPTERS
-from mempo_jax.envs.own_environments import OwnSuite
-from mempo_jax.envs.reward import RewardError
+from mempo_jax.envs.own_environments import OwnSuite, named
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.settings import ConfigError
 
@@ -71,17 +70,23 @@ class DemonstrationScores:
           segments: its tokens, to find the longest turn; none: not measured.
 
         Raises:
-          ConfigError: the environment's score is no number in [0, 1], or raised.
+          EnvironmentFault: the environment raised, or its score is no number in
+            [0, 1].
         """
         env: Any = episode.env
         try:
-            self.scores.append(episode.reward().raw["task"])
-        except (EnvironmentFault, RewardError) as error:
-            raise ConfigError(f"a demonstration: {error}") from error
-        # An environment may lack either method, as games do.
-        questions = env.questions() if hasattr(env, "questions") else ()
-        categories = [c for q in questions for c in q.parts or (q.category,)]
-        scores = getattr(env, "question_scores", tuple)()
+            score = episode.reward().raw["task"]
+            # An environment may lack either method, as games do.
+            questions = env.questions() if hasattr(env, "questions") else ()
+            categories = [c for q in questions for c in q.parts or (q.category,)]
+            scores = getattr(env, "question_scores", tuple)()
+        except EnvironmentFault:
+            raise
+        except Exception as error:  # foreign code may raise anything
+            raise EnvironmentFault(
+                f"task {episode.task.id}, at its end: {named(error)}"
+            ) from error
+        self.scores.append(score)
         for category, score in zip(categories, scores):
             self._by_category[category].append(score)
         for action in episode.actions:
@@ -195,8 +200,14 @@ def expert_ceiling(
     count = min(CEILING_TASKS, settings.train.demonstrations)
     settings = _unlimited(settings)
     played = DemonstrationScores(suite, settings)
+    faults = task_faults(suite, settings, "the expert played")
     for episode in play_expert(suite, settings, count, write_rate=1.0):
-        played.add(episode)
+        faults.tried += 1
+        try:
+            played.add(episode)
+        except EnvironmentFault as error:
+            left_out(suite, faults, error)
+            continue
         figures = {"score": round(played.mean, 3)}
         progress(CEILING, len(played.scores), count, figures)
     return played.mean

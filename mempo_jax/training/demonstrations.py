@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from mempo_jax.envs import (
+    EnvironmentFault,
     Episode,
     EpisodeStatus,
     ScriptedPolicy,
@@ -44,6 +45,11 @@ from mempo_jax.rollout.segments import Segment, SegmentBuilder
 from mempo_jax.settings import ConfigError
 
 FIELD = "config.train.demonstrations_path"  # for errors
+
+
+def raised(error: EnvironmentFault) -> None:
+    """Raises ``error``: what is done with a failed demonstration by default."""
+    raise error
 
 
 def demonstrate(
@@ -91,6 +97,7 @@ def scripted(
     tasks: Sequence[Task],
     policy: ScriptedPolicy,
     tokenizer: Tokenizer,
+    failed: Callable[[EnvironmentFault], None] = raised,
 ) -> Iterator[list[Segment]]:
     """Plays one demonstration per task.
 
@@ -99,6 +106,7 @@ def scripted(
       tasks: what to demonstrate.
       policy: the expert.
       tokenizer: of the policy to train.
+      failed: told of a demonstration whose environment failed, and which is left out.
 
     Yields:
       The segments of each.
@@ -106,7 +114,12 @@ def scripted(
     for task in tasks:
         # Of the task alone, so that a demonstration does not depend on those before it.
         seed = derived_seed("demonstration", task.seed, task.index)
-        yield demonstrate(make_episode(task), policy, tokenizer, seed)
+        try:
+            segments = demonstrate(make_episode(task), policy, tokenizer, seed)
+        except EnvironmentFault as error:
+            failed(error)
+        else:
+            yield segments
 
 
 def recorded(
@@ -114,6 +127,7 @@ def recorded(
     find_task: Callable[[str, int], Task],
     make_episode: Callable[[Task], Episode],
     tokenizer: Tokenizer,
+    failed: Callable[[EnvironmentFault], None] = raised,
 ) -> Iterator[list[Segment]]:
     """Plays recorded trajectories again; the module docstring has the format.
 
@@ -122,6 +136,7 @@ def recorded(
       find_task: (split, index) -> the task of this run.
       make_episode: begins an episode of a task.
       tokenizer: of the policy to train.
+      failed: as for ``scripted``.
 
     Yields:
       The segments of each.
@@ -130,10 +145,15 @@ def recorded(
       ConfigError: a missing file, or a line that does not fit.
     """
     for recording in read_demonstrations(path, find_task):
-        episode, actions = make_episode(recording.task), recording.actions
+        actions = recording.actions
         policy = _replay(actions, tokenizer)
-        # Seed 0: a replay draws nothing. Its turns may end before the episode does.
-        segments = demonstrate(episode, policy, tokenizer, 0, len(actions))
+        try:
+            episode = make_episode(recording.task)
+            # Seed 0: a replay draws nothing. Its turns may end before the episode does.
+            segments = demonstrate(episode, policy, tokenizer, 0, len(actions))
+        except EnvironmentFault as error:
+            failed(error)
+            continue
         # Turns behind the end would go unplayed without a word, and less would be
         # taught than the file holds.
         if episode.status is EpisodeStatus.DONE and episode.turn < len(actions):
