@@ -129,7 +129,8 @@ class Lowering:
         """Returns a program's jitted function, arguments' shapes and static arguments.
 
         Args:
-          name: one of ``NAMES``.
+          name: one of ``NAMES``, or "supervised": the cold start's, which is not
+            planned, since it needs no more than "accumulate" for rows of one shape.
         """
         if name in ("prefill", "decode"):
             return self._engine_call(name)
@@ -141,6 +142,9 @@ class Lowering:
         rows = self._row_arrays()
         if name == "score":
             return jitted, (shapes.params, rows, scalar), {}
+        if name == "supervised":
+            sums = shapes.sums._replace(aux={"tokens": shapes.sums.count})
+            return jitted, (shapes.params, sums, rows), {}
         # That of a step's first update, which computes the old log-probs itself.
         ref = rows.behaviour_log_probs if self.settings.objective.kl_coef else None
         batch = (rows, None, ref, self._loss_inputs(), scalar, scalar)
