@@ -1,4 +1,4 @@
-"""How near does one GPU come to its ceilings, and to what was planned for it?
+"""How near does a GPU come to its ceilings, and to what was planned for it?
 
     python -m benchmarks.gpu_check --out=DIR [--rehearse]
 
@@ -7,6 +7,9 @@ A random policy of the shape of Qwen2.5-0.5B in bfloat16: the compiled programs 
 after the other, without a host's work between them. Tokens a second, the share of the
 chip's peak and bandwidth that this is, the most memory that was in use, beside the
 plan for the same config. Writes DIR/gpu_check.json and .txt.
+
+With two GPUs or more, the train step and decode are timed on two as well, with weights
+split over fsdp and over tensor: tokens a second beside those of one.
 
 --rehearse takes a tiny shape, on any backend: every line runs, the figures say nothing.
 """
@@ -21,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -41,8 +44,9 @@ from mempo_jax.planning.programs import NAMES, Lowering, shape_of
 ROOT = pathlib.Path(__file__).parents[1]
 CHANGES = {
     "policy.path": "Qwen2.5-0.5B",
-    "mesh.fsdp": 1,
     "mesh.data": 1,
+    "mesh.fsdp": 1,
+    "mesh.tensor": 1,
     "sampling.decode_chunk": 64,
     "sampling.slots": 128,
     "sampling.prefill_buckets": (192,),
@@ -63,6 +67,9 @@ SMALL_SHAPE = {"vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 8}
 SMALL_SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 SMALL_SHAPE |= {"intermediate_size": 128}
 ROUNDS = 5
+# Ways to split weights over two devices, and what is timed on them.
+ON_TWO = {"fsdp 2": {"mesh.fsdp": 2}, "tensor 2": {"mesh.tensor": 2}}
+TIMED_ON_TWO = ("accumulate", "decode")
 PLAN_S = {False: 80, True: 900}  # that planning may take; of a rehearsal
 
 
@@ -88,6 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         "rehearsal": options.rehearse,
         "plan": _plan(changes, f"{chip.name}-1", PLAN_S[options.rehearse]),
         "programs": measure(changes, chip),
+        "two_devices": measure_two(changes, chip),
     }
     (out / "gpu_check.json").write_text(json.dumps(made, indent=1) + "\n")
     text = table(made)
@@ -113,18 +121,29 @@ def chip_of(kind: str) -> tuple[Chip, bool]:
     return CHIPS["h200"], False
 
 
-def measure(changes: dict[str, Any], chip: Chip) -> dict[str, dict]:
+def measure_two(changes: dict[str, Any], chip: Chip) -> dict[str, dict[str, dict]]:
+    """By way of splitting weights, as ``measure``; {} if there is one device."""
+    if jax.device_count() < 2:
+        return {}
+    return {
+        way: measure(changes | split, chip, TIMED_ON_TWO)
+        for way, split in ON_TWO.items()
+    }
+
+
+def measure(
+    changes: dict[str, Any], chip: Chip, names: Sequence[str] = NAMES
+) -> dict[str, dict]:
     """By program: seconds of a call, tokens a second, shares, bytes."""
     settings = with_changes(qwen2_5_7b.get_config().to_dict(), changes)
     shape, _ = shape_of(settings.policy.path, "policy.path")
-    mesh = placement.make_mesh(1, 1, 1)
+    axes = settings.mesh
+    mesh = placement.make_mesh(axes.data, axes.fsdp, axes.tensor)
     # What a run would use here, and not the planner's kernel.
     lowering = Lowering(shape, settings, mesh, attention=settings.policy.attention)
-    params = jax.jit(lowering.model.init)(jax.random.key(0))
-    dtype = settings.policy.param_dtype
-    params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    params = _random_params(lowering)
     made = {}
-    for name in NAMES:
+    for name in names:
         call = _Call(lowering, name, params)
         seconds = [_timed(call) for _ in range(ROUNDS + 1)][1:]
         took = statistics.median(seconds)
@@ -132,6 +151,18 @@ def measure(changes: dict[str, Any], chip: Chip) -> dict[str, dict]:
         made[name] |= _shares(name, took, lowering, chip)
         del call
     return made
+
+
+def _random_params(lowering: Lowering) -> Any:
+    """Drawn where they stay: no device ever holds all of them."""
+    shapes = lowering.shapes.params
+
+    def draw(key: Any) -> Any:
+        params = lowering.model.init(key)
+        return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), params, shapes)
+
+    where = jax.tree.map(lambda leaf: leaf.sharding, shapes)
+    return jax.jit(draw, out_shardings=where)(jax.random.key(0))
 
 
 class _Call:
@@ -154,11 +185,12 @@ class _Call:
     def _started(self, name: str, args: list, lowering: Lowering) -> list:
         """All slots, behind a context that fills half of the cache."""
         slots = args[3].shape[0] if name == "prefill" else args[4].shape[0]
-        half = np.full(slots, lowering.settings.context.max_context_tokens // 2)
-        half = jnp.asarray(half, jnp.int32)
+        half = np.int32(lowering.settings.context.max_context_tokens // 2)
+        half = jnp.full(slots, half, device=args[4].sharding)
         if name == "prefill":
             return [*args[:4], half]
-        limit = jnp.full(slots, lowering.settings.sampling.decode_chunk, jnp.int32)
+        chunk = np.int32(lowering.settings.sampling.decode_chunk)
+        limit = jnp.full(slots, chunk, device=args[6].sharding)
         drawing = args[-1]._replace(temperature=jnp.float32(1), top_p=jnp.float32(1))
         return [*args[:5], half, limit, *args[7:-1], drawing]
 
@@ -167,14 +199,13 @@ class _Call:
         jax.block_until_ready(result)
         place = self._donated.get(self._name)
         if place is not None:
-            kept = result if self._name in ("accumulate", "prefill") else result[0]
-            self._args[place] = kept
+            self._args[place] = result if self._name == "prefill" else result[0]
 
 
 def _array(shape: Any) -> Any:
     if shape is None:
         return None
-    return jnp.zeros(shape.shape, shape.dtype)
+    return jnp.zeros(shape.shape, shape.dtype, device=shape.sharding)
 
 
 def _timed(call: Callable[[], None]) -> float:
@@ -189,7 +220,7 @@ def _peak() -> int | None:
 
 
 def _shares(name: str, took: float, lowering: Lowering, chip: Chip) -> dict:
-    """Tokens a second, and parts of the chip's peak FLOP/s and bandwidth."""
+    """Tokens a second, and parts of the chips' peak FLOP/s and bandwidth."""
     if name == "apply":
         return {}
     settings, shape = lowering.settings, lowering.model.config
@@ -204,8 +235,10 @@ def _shares(name: str, took: float, lowering: Lowering, chip: Chip) -> dict:
         "decode": (slots * settings.sampling.decode_chunk, context, 1),
     }[name]
     flops = tokens * passes * speed.token_flops(shape, seen, head=name != "prefill")
-    made = {"tokens_per_s": tokens / took, "of_peak": flops / took / chip.peak}
-    if name == "decode":
+    chips = lowering.mesh.size
+    of_peak = flops / took / chip.peak / chips
+    made = {"tokens_per_s": tokens / took, "of_peak": of_peak}
+    if name == "decode" and chips == 1:
         steps = settings.sampling.decode_chunk
         held = 2 * shape.layers * shape.kv_heads * shape.head_dim * context * slots
         read = 2 * (speed.matrix_parameters(shape) + held)  # bytes, bfloat16
@@ -264,6 +297,7 @@ def table(made: dict) -> str:
             )
         )
     lines.append(_tables.aligned(rows))
+    lines += _two_devices(made)
     if "error" not in plan:
         standing, sums = sum(plan["stays"].values()), plan["gradients"]
         made_most = max(plan["programs"].values())
@@ -273,6 +307,25 @@ def table(made: dict) -> str:
             f"program makes {made_most / GIB:.3f})"
         )
     return "\n".join(lines)
+
+
+def _two_devices(made: dict) -> list[str]:
+    """What two devices did, as lines; says so if there was one."""
+    if not made["two_devices"]:
+        return ["two devices: not measured, there is one"]
+    rows = [("two devices", "program", "ms", "tokens/s", "of one", "peak GiB so far")]
+    for way, programs in made["two_devices"].items():
+        for name, row in programs.items():
+            one = made["programs"][name]["tokens_per_s"]
+            rows.append(
+                (
+                    *(way, name, f"{row['seconds'] * 1e3:.2f}"),
+                    f"{row['tokens_per_s']:,.0f}",
+                    f"x {row['tokens_per_s'] / one:.2f}",
+                    _number(row["peak_bytes"], "{:.3f}", GIB),
+                )
+            )
+    return [_tables.aligned(rows)]
 
 
 def _number(value: float | None, form: str, unit: float = 1) -> str:

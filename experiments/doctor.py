@@ -16,12 +16,10 @@ from typing import Any
 
 from absl import flags
 
-from mempo_jax.settings import ConfigError
-
 from .flags import Command, new_options
 from .launch import launch, say
 
-OPTIONS = new_options()
+OPTIONS = new_options(config=False)
 flags.DEFINE_string("workdir", None, "the directory of a run", flag_values=OPTIONS)
 flags.DEFINE_string("against", "", "another run, to compare", flag_values=OPTIONS)
 flags.DEFINE_bool("json", False, "print one JSON object instead", flag_values=OPTIONS)
@@ -44,8 +42,6 @@ def main(command: Command) -> int:
     from mempo_jax.runs import read_run
 
     options = command.options
-    if command.config is not None:
-        raise ConfigError("--config: leave it out; that of --workdir is taken")
     record = read_run(options.workdir)
     other = read_run(options.against, "--against") if options.against else None
     findings = examine(record)

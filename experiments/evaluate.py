@@ -26,7 +26,7 @@ from .flags import Command, new_options
 from .launch import STOPPED_EXIT, fail, launch, warn
 from .naming import command_line
 
-OPTIONS = new_options()
+OPTIONS = new_options(config=False)
 flags.DEFINE_string(
     "workdir", None, "the directory of a finished run", flag_values=OPTIONS
 )
@@ -53,8 +53,6 @@ def main(command: Command) -> int:
       The exit code.
     """
     options = command.options
-    if command.config is not None:
-        raise ConfigError("--config: leave it out; that of --workdir is taken")
     if options.tasks is not None and options.tasks < 1:
         raise ConfigError(f"--tasks={options.tasks}: expected at least 1")
     workdir = pathlib.Path(options.workdir)

@@ -8,11 +8,13 @@ is a ``ConfigError`` of one line that names the nearest field.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import importlib.util
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -45,19 +47,23 @@ class Command:
     options: flags.FlagValues
 
 
-def new_options() -> flags.FlagValues:
+def new_options(*, config: bool = True) -> flags.FlagValues:
     """Flags for one launcher, with ``--config`` and ``--help`` among them.
 
     A launcher adds its own by ``flags.DEFINE_string(..., flag_values=OPTIONS)``.
+
+    Args:
+      config: whether there is ``--config``; without, the config is that of a run.
     """
     options = flags.FlagValues()
-    flags.DEFINE_string(
-        "config",
-        None,
-        "a config file, or the name of one of ours, such as base; "
-        "--config.FIELD=VALUE overrides one of its fields",
-        flag_values=options,
-    )
+    if config:
+        flags.DEFINE_string(
+            "config",
+            None,
+            "a config file, or the name of one of ours, such as base; "
+            "--config.FIELD=VALUE overrides one of its fields",
+            flag_values=options,
+        )
     flags.DEFINE_bool(
         "help", False, "show this help", short_name="h", flag_values=options
     )
@@ -81,21 +87,34 @@ def parse(
       ConfigError: an unknown option or field, a value that does not fit, or a config
         file that is missing or not one.
     """
+    if "config" not in options:
+        _refuse_config(argv)
     pairs, rest = _split_overrides(argv)
     _parse_options(rest, options)
     if options.help:
         return Command(None, {}, options)
+    # Faults of what was typed come before what was not: the file is read first, so that
+    # a wrong path is not hidden behind another option that is missing.
+    path = options.config if "config" in options else None
+    config = None if path is None else load_config(path)
     for name in required:
         if not options[name].value:
             about = options[name].help
             raise ConfigError(f"--{name} is missing: {about}; see --help")
-    if options.config is None:
+    if config is None:
         if pairs:
             raise ConfigError(f"{PREFIX}{pairs[0][0]}: give --config=FILE.py as well")
         return Command(None, {}, options)
-    config = load_config(options.config)
     overrides = {path: override(config, path, text) for path, text in pairs}
     return Command(config, overrides, options)
+
+
+def _refuse_config(argv: Sequence[str]) -> None:
+    """Raises a ConfigError if ``--config`` or one of its fields is among the words."""
+    for word in argv:
+        name = word.partition("=")[0]
+        if name == "--config" or name.startswith(PREFIX):
+            raise ConfigError(f"{name}: leave it out; the config of --workdir is taken")
 
 
 def _parse_options(words: Sequence[str], options: flags.FlagValues) -> None:
@@ -123,29 +142,60 @@ def load_config(path: str) -> ConfigDict:
     Raises:
       ConfigError: no such file, or it is no config.
     """
-    file = config_file(path)
+    file = config_file(path).absolute()  # as tracebacks name it
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"--config={path}: expected a python file (.py)")
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _faults_in_one_line(path, file):
         spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != "configs":
-            raise
-        raise ConfigError(
-            f"--config={path}: expected 'from mempo_jax.configs import ...' in it; "
-            "'configs' alone is found in a checkout only"
-        ) from error
-    if not hasattr(module, "get_config"):
+    if not callable(getattr(module, "get_config", None)):
         raise ConfigError(f"--config={path}: expected it to define get_config()")
-    config = module.get_config()
+    with _faults_in_one_line(path, file):
+        config = module.get_config()
     if not isinstance(config, ConfigDict):
         raise ConfigError(
             f"--config={path}: expected get_config() to return a ConfigDict, got"
             f" {type(config).__name__}"
         )
     return config
+
+
+@contextlib.contextmanager
+def _faults_in_one_line(path: str, file: pathlib.Path) -> Iterator[None]:
+    """Makes whatever a config file raises a ConfigError that names the line of it."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name == "configs":
+            raise ConfigError(
+                f"--config={path}: expected 'from mempo_jax.configs import ...' in it; "
+                "'configs' alone is found in a checkout only"
+            ) from error
+        raise ConfigError(_fault(path, file, error)) from error
+    # A file that ends the process would otherwise end the launcher without a word.
+    except (Exception, SystemExit) as error:
+        raise ConfigError(_fault(path, file, error)) from error
+
+
+def _fault(path: str, file: pathlib.Path, error: BaseException) -> str:
+    """Says in which line of a config file an error arose, and what Python says of it.
+
+    The innermost line of the file itself is named: below it is the code of others.
+    """
+    where, line = str(file), 0
+    if isinstance(error, SyntaxError):  # of this file, or of one that it imports
+        where, line = error.filename or where, error.lineno or 0
+    else:
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == str(file):
+                line = frame.lineno or 0
+    place = f"line {line}" if where == str(file) else f"{where}, line {line}"
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    found = f"{place}: " if line else ""
+    return f"--config={path}: {found}{type(error).__name__}: {text or 'no message'}"
 
 
 def config_file(path: str) -> pathlib.Path:
@@ -165,10 +215,13 @@ def config_file(path: str) -> pathlib.Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
+    if file.is_dir():
+        raise ConfigError(f"--config={path}: expected a python file, got a directory")
     folders = (SHIPPED, file.parent)  # for a name in both, the file beside ``path``
-    files = {each.name: each for folder in folders for each in folder.glob("[!_]*.py")}
-    near = nearest(with_suffix.name, files)
-    shown = near and (near[:-3] if files[near].parent == SHIPPED else files[near])
+    # By stems: the suffix, which all have, would make any two names alike.
+    files = {each.stem: each for folder in folders for each in folder.glob("[!_]*.py")}
+    near = nearest(with_suffix.stem, files)
+    shown = near and (near if files[near].parent == SHIPPED else files[near])
     hint = f"; the nearest is {shown}" if near else ""
     raise ConfigError(f"--config={path}: no such file{hint}")
 

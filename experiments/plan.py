@@ -23,8 +23,6 @@ import sys
 
 from absl import flags
 
-from mempo_jax.settings import ConfigError
-
 from .flags import Command, new_options
 from .launch import launch
 
@@ -62,6 +60,7 @@ def main(command: Command) -> int:
       The exit code.
     """
     from mempo_jax.planning.devices import device as read_device
+    from mempo_jax.planning.devices import tpu_devices
 
     options = command.options
     device = read_device(options.device)
@@ -76,7 +75,7 @@ def main(command: Command) -> int:
     by_tpu = options.compiler == "tpu"
     planner = Planner(
         device,
-        _tpu_devices(device) if by_tpu else _cpu_devices(),
+        tpu_devices(device) if by_tpu else _cpu_devices(),
         compiler=options.compiler.upper(),
         narrow=not by_tpu,
         note=_note,
@@ -98,30 +97,6 @@ def _cpu_devices():
     import jax
 
     return jax.devices()
-
-
-def _tpu_devices(device):
-    if device.chip.kind != "tpu":
-        raise ConfigError(
-            f"--compiler=tpu: expected a TPU in --device, got {device.name}"
-        )
-    # Otherwise the library asks for this machine's description, over the network.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    # Otherwise the library refuses to load beside a process that uses it, such as a
-    # training on this machine's TPU. Here it only compiles and opens no TPU.
-    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-    from jax.experimental import topologies
-
-    try:
-        topology = topologies.get_topology_desc(
-            platform="tpu", topology_name=device.topology
-        )
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"--compiler=tpu: no compiler for {device.topology} ({error}); install the "
-            "extra [tpu]"
-        ) from error
-    return topology.devices
 
 
 def _note(text: str) -> None:

@@ -24,7 +24,7 @@ from mempo_jax.settings import ConfigError
 from .flags import Command, new_options
 from .launch import launch, say
 
-OPTIONS = new_options()
+OPTIONS = new_options(config=False)
 flags.DEFINE_string("workdir", None, "the directory of a run", flag_values=OPTIONS)
 flags.DEFINE_integer(
     "trajectories", 200, "that the page shows, about", flag_values=OPTIONS
@@ -47,8 +47,6 @@ def main(command: Command) -> int:
       The exit code.
     """
     options = command.options
-    if command.config is not None:
-        raise ConfigError("--config: leave it out; that of --workdir is taken")
     if options.trajectories < 1:
         raise ConfigError(f"--trajectories={options.trajectories}: expected at least 1")
     workdir = pathlib.Path(options.workdir)

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Everything to be seen on one GPU, some minutes when all is installed and compiled:
-#   the tests that need one, then speed and memory of the compiled programs.
+#   the tests that need one, then speed and memory of the compiled programs. With two
+#   GPUs or more, what two do together is tested and measured as well.
 #
 #   scripts/gpu_check.sh              results in $OUT, else in ./gpu_check
-#   scripts/gpu_check.sh --rehearse   tiny sizes on the CPU: does every line run?
+#   scripts/gpu_check.sh --rehearse   tiny sizes on two virtual devices of the CPU: does
+#                                     every line run?
 #
 # PYTHON names an interpreter with the project's packages and a jax for CUDA. Without
 # one that has them, an environment is made in .venv-gpu, which needs a package index.
@@ -23,6 +25,7 @@ extra=()
 if [[ ${1:-} == --rehearse ]]; then
   extra=(--rehearse)
   export JAX_PLATFORMS=cpu
+  export XLA_FLAGS="${XLA_FLAGS:-} --xla_force_host_platform_device_count=2"
 elif [[ $# -gt 0 ]]; then
   echo "usage: scripts/gpu_check.sh [--rehearse]; got: $*" >&2
   exit 2

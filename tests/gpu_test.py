@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mempo_jax.distributed import placement
 from mempo_jax.models.attention import causal_attention, chosen
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.rollout.sampler import Request
-from tests.rollout import tiny
+from tests.rollout import engine_case, tiny
 from tests.training import step_case
 
 pytestmark = pytest.mark.gpu
@@ -77,6 +78,61 @@ def test_sampled_log_probs_are_those_that_training_computes(dtype, monkeypatch):
         again = _scored(model, tokens)[len(request.tokens) :]
         gaps.append(np.abs(again - made.log_probs).max())
     assert max(gaps) <= GAP[dtype]
+
+
+@pytest.fixture
+def two_devices():
+    """The first two devices; with one the test is skipped, and says so."""
+    if jax.device_count() < 2:
+        pytest.skip("needs two devices, there is one")
+    return jax.devices()[:2]
+
+
+@pytest.mark.parametrize("axes", [(2, 1, 1), (1, 2, 1), (1, 1, 2)])
+def test_two_devices_make_the_update_of_one(two_devices, axes):
+    """What they send each other arrives: gathers, sums and scattered sums."""
+    model, outcomes = step_case.DECODER, []
+    for each in ((1, 1, 1), axes):
+        programs = step_case.build(each, model=model)[2]
+        grads, state, figures = step_case.update(
+            step_case.new_state(each, model=model),
+            programs,
+            [step_case.make_rows()],
+            step_case.make_trajectories(),
+        )
+        outcomes.append(jax.device_get((grads, state.params, figures["loss"])))
+    assert {d for leaf in jax.tree.leaves(grads) for d in leaf.devices()} == set(
+        two_devices
+    )
+    one, two = outcomes
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(one[0])) > 0.1
+    step_case.assert_close(two, one, 1e-4)
+
+
+def test_a_mesh_of_its_own_on_two_devices_samples_what_training_computes(two_devices):
+    """Weights split by fsdp are moved, by one program, to where tensor splits them."""
+    config = dataclasses.replace(engine_case.CONFIG, vocab_size=260, kv_heads=2)
+    model = LanguageModel(config, jnp.float32)
+    train = placement.make_mesh(1, 2, 1, devices=two_devices)
+    own = placement.sampling_mesh(train, two_devices, data=1, fsdp=1, tensor=2)
+    engine = engine_case.make_engine(
+        model,
+        row_sharding=placement.row_sharding(own),
+        row_buckets=(),
+        move=placement.mover(own),
+    )
+    params = engine_case.make_params(model=model)
+    engine.set_params(placement.place_params(params, train))
+    requests = [
+        engine_case.request(slot, tokens)
+        for slot, tokens in enumerate(engine_case.prompts([5, 9, 3, 12]))
+    ]
+    results = engine.generate(requests, temperature=0.9)
+    # As the model's own products ask: the reference computation has none of its own.
+    with jax.default_matmul_precision("highest"):
+        for asked, got in zip(requests, results, strict=True):
+            again = engine_case.recomputed(params, asked.tokens, got.tokens, 0.9, model)
+            assert np.abs(again - got.log_probs).max() <= GAP["float32"]
 
 
 def _scored(model, tokens):

@@ -32,6 +32,7 @@ from mempo_jax.distributed.placement import (
     row_multiple,
     row_sharding,
     sampling_mesh,
+    shardings,
     slots_multiple,
     split_devices,
     to_local,
@@ -126,6 +127,25 @@ def make_sampling_mesh(settings: RunConfig, mesh: Any) -> Any:
     if axes.devices:
         _, own = split_devices([jax.local_devices()], axes.devices)
     return sampling_mesh(local, own, data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor)
+
+
+def check_splits(policy: Policy, settings: RunConfig, mesh: Any) -> None:
+    """Checks that parameters can be split as the meshes of a run want it.
+
+    They are placed much later, after demonstrations were made and programs compiled.
+
+    Args:
+      policy: whose parameters are to be split.
+      settings: of the run.
+      mesh: of the run.
+
+    Raises:
+      ConfigError: an axis of ``config.mesh`` does not divide a dimension.
+    """
+    shardings(policy.params, mesh)
+    if not settings.mesh.samples_as_it_trains:
+        own = make_sampling_mesh(settings, mesh)
+        shardings(policy.params, own, section="mesh.sampling")
 
 
 def _by_process() -> list[list[Any]]:

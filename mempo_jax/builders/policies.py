@@ -31,6 +31,7 @@ from mempo_jax.envs import TaskSuite, derived_seed
 from mempo_jax.envs.own_environments import OwnSuite, named
 from mempo_jax.memory import OpError, error_message
 from mempo_jax.models import hf, lora, stream
+from mempo_jax.models.attention import refusal
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.models.nano import build_nano, nano_config
@@ -199,12 +200,9 @@ def _expert_words(suite: TaskSuite, settings: RunConfig) -> list[str]:
 
 def _model(config: DecoderConfig, settings: RunConfig) -> LanguageModel:
     policy = settings.policy
-    backend = jax.default_backend()
-    if policy.attention == "cudnn" and backend != "gpu":
-        raise ConfigError(
-            f"config.policy.attention: expected 'auto' or 'xla' on {backend}, got "
-            f"{policy.attention!r}, which needs an NVIDIA GPU"
-        )
+    why = refusal(policy.attention, policy.compute_dtype, config.head_dim)
+    if why:
+        raise ConfigError(f"config.policy.attention: {why}")
     return LanguageModel(
         config,
         policy.compute_dtype,

@@ -104,7 +104,11 @@ def make_mesh(
 
 
 def shardings(
-    tree: Any, mesh: Mesh, table: PartitionRules = DECODER_PARTITION_RULES
+    tree: Any,
+    mesh: Mesh,
+    table: PartitionRules = DECODER_PARTITION_RULES,
+    *,
+    section: str = "mesh",
 ) -> Any:
     """The sharding of each leaf of parameters, or of a tree that contains their paths.
 
@@ -112,10 +116,11 @@ def shardings(
       tree: leaves with a shape (``jax.eval_shape`` gives them without an array).
       mesh: the devices.
       table: ordered rows (pattern, PartitionSpec); scalars need no row.
+      section: of the config, that the mesh was made from; errors name it.
 
     Raises:
-      ValueError: paths that no row matches, all of them; or a dimension that the mesh
-        does not divide.
+      ValueError: paths that no row matches, all of them.
+      ConfigError: a dimension that the mesh does not divide.
     """
     flat, structure = jax.tree.flatten_with_path(tree)
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in flat]
@@ -135,7 +140,7 @@ def shardings(
         for name, shape in zip(names, shapes)
     ]
     for name, shape, sharding in zip(names, shapes, by_leaf):
-        _check_divides(name, shape, sharding)
+        _check_divides(name, shape, sharding, section)
     return jax.tree.unflatten(structure, by_leaf)
 
 
@@ -376,7 +381,7 @@ def mover(mesh: Mesh, table: PartitionRules = DECODER_PARTITION_RULES) -> Callab
     compiled: dict[Any, Callable] = {}
 
     def move(params: Any) -> Any:
-        where = shardings(params, mesh, table)
+        where = shardings(params, mesh, table, section="mesh.sampling")
         if not all(_same_devices(leaf, mesh) for leaf in jax.tree.leaves(params)):
             return jax.device_put(params, where)
         structure = jax.tree.structure(params)
@@ -457,8 +462,10 @@ def _lookup(name: str, table: PartitionRules) -> PartitionSpec | None:
     return next((spec for pattern, spec in table if re.search(pattern, name)), None)
 
 
-def _check_divides(name: str, shape: tuple[int, ...], sharding: NamedSharding) -> None:
-    """Raises ValueError if the sharding does not suit the shape."""
+def _check_divides(
+    name: str, shape: tuple[int, ...], sharding: NamedSharding, section: str
+) -> None:
+    """Raises ConfigError if the mesh, ValueError if the table does not suit a shape."""
     if len(sharding.spec) > len(shape):
         raise ValueError(
             f"{name} has shape {shape}, its row of the partition table names "
@@ -468,9 +475,8 @@ def _check_divides(name: str, shape: tuple[int, ...], sharding: NamedSharding) -
         parts = 1 if axis is None else sharding.mesh.shape[axis]
         if size % parts:
             raise ConfigError(
-                f"{name}: a dimension of {size} cannot be split over mesh axis "
-                f"{axis}={parts} (shape {shape}, {sharding.spec}): set mesh.{axis} to "
-                f"a divisor of {size}, or to 1"
+                f"config.{section}.{axis}: expected 1 or a divisor of {size}, since it "
+                f"splits {name} of shape {shape} as {sharding.spec}, got {parts}"
             )
 
 

@@ -76,6 +76,10 @@ def own_suite(
         make: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{field}: {error}") from error
+    except Exception as error:  # the user's module may fail in any way
+        raise ConfigError(
+            f"{field}: it cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     if not callable(make):
         raise ConfigError(
             f"{field}: expected a class or a function that gives an Environment, got "

@@ -41,9 +41,10 @@ Array = jax.Array
 IMPLEMENTATIONS = ("auto", "xla", "cudnn")
 # Tokens: the scores of shorter rows are small enough to be computed in one go.
 WHOLE_UP_TO = 128
-# What cuDNN's flash attention takes: dtypes, and the largest head (a multiple of 8).
+# What cuDNN's flash attention takes: dtypes, and heads of a multiple of 8, up to 128 on
+# every GPU that it runs on, and up to 256 from Hopper on.
 _FLASH_DTYPES = ("bfloat16", "float16")
-_FLASH_HEADS = 128
+_FLASH_HEADS, _FLASH_HEADS_OF_HOPPER = 128, 256
 # Queries of a block: forward and backward over 256 tokens took 1.4 times as long on a
 # CPU with 32, and 1.9 times with 128.
 BLOCK = 64
@@ -275,6 +276,34 @@ def chosen(name: str, dtype: Any, head_dim: int, backend: str = "") -> str:
     narrow = jnp.dtype(dtype).name in _FLASH_DTYPES
     gpu = (backend or jax.default_backend()) == "gpu"
     return "cudnn" if gpu and narrow and fits else "xla"
+
+
+def refusal(name: str, dtype: Any, head_dim: int, backend: str = "") -> str:
+    """Says why a kernel that was named cannot be used, before anything is traced.
+
+    Args:
+      name, dtype, head_dim, backend: as for ``chosen``.
+
+    Returns:
+      What was expected and what was given; "" if it can be used.
+    """
+    if name != "cudnn":
+        return ""
+    backend, dtype = backend or jax.default_backend(), jnp.dtype(dtype).name
+    instead = "expected 'auto' or 'xla'"
+    if backend != "gpu":
+        return f"{instead} on {backend}, got 'cudnn', which needs an NVIDIA GPU"
+    if dtype not in _FLASH_DTYPES:
+        return (
+            f"{instead} with policy.compute_dtype = {dtype!r}, got 'cudnn', which "
+            "takes bfloat16 alone"
+        )
+    if head_dim % 8 or head_dim > _FLASH_HEADS_OF_HOPPER:
+        return (
+            f"{instead} for heads of {head_dim}, got 'cudnn', which takes multiples of "
+            f"8 up to {_FLASH_HEADS_OF_HOPPER}"
+        )
+    return ""
 
 
 def causal_attention(token_mask, implementation: str) -> Callable:

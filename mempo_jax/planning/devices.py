@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable
+from typing import Any
 
 from mempo_jax.config import MeshConfig
 from mempo_jax.settings import ConfigError
@@ -142,6 +144,51 @@ def device(name: str) -> Device:
             f"(it counts {'TensorCores' if chip.cores > 1 else 'chips'}), got {number}"
         )
     return Device(name.lower(), chip, number // chip.cores)
+
+
+def tpu_devices(device: Device) -> list[Any]:
+    """Describes a TPU slice to its own compiler, which needs no TPU.
+
+    Args:
+      device: the slice; the extra [tpu] brings the compiler.
+
+    Returns:
+      Devices of jax to compile for, one for each chip; nothing can run on them.
+
+    Raises:
+      ConfigError: it is no TPU, or there is no compiler for it.
+    """
+    if device.chip.kind != _TPU:
+        raise ConfigError(
+            f"--compiler=tpu: expected a TPU in --device, got {device.name}"
+        )
+    # Otherwise the library asks for this machine's description, over the network, and
+    # then complains that it is no TPU. Which one it is told does not matter here.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    # Otherwise the library refuses to load beside a process that uses it, such as a
+    # training on this machine's TPU. Here it only compiles and opens no TPU.
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    from jax.experimental import topologies
+
+    # The cores of a v4 chip are one device to jax, but two to the compiler unless told.
+    more = {"chip_config_name": "megacore"} if device.chip.name == "v4" else {}
+    try:
+        topology = topologies.get_topology_desc(
+            platform="tpu", topology_name=device.topology, **more
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"--compiler=tpu: no compiler for {device.topology} ({error}); install the "
+            "extra [tpu]"
+        ) from error
+    if len(topology.devices) != device.count:
+        raise ConfigError(
+            f"--compiler=tpu: expected {device.count} devices in {device.topology}, "
+            f"got {len(topology.devices)}; ask the CPU's compiler"
+        )
+    return list(topology.devices)
 
 
 def nearest_mesh(

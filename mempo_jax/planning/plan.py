@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from mempo_jax.config import RunConfig, from_config
@@ -37,7 +35,9 @@ from mempo_jax.planning.memory import (
 )
 from mempo_jax.planning.programs import (
     Lowering,
+    count,
     engine_mesh,
+    kernel_of,
     policy_shape,
     shape_of,
 )
@@ -66,6 +66,7 @@ class RunPlan:
       compiler, narrowed: its name; whether it was asked about float32 for bfloat16.
       work, seconds: what a step is assumed to consist of, and its time by stage.
       found: changes of a run that does not fit; None if none were looked for.
+      attention: the kernel of whole rows that the run uses there, by name.
       checked: bytes of each program with its arguments, extrapolated from small depths
         and compiled at the full one; {} if that was not asked for.
       other_mesh: changes to a mesh that does not fit the number of chips, else {}.
@@ -81,6 +82,7 @@ class RunPlan:
     work: Work
     seconds: dict[str, float]
     found: Found | None = None
+    attention: str = "xla"
     checked: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     other_mesh: Changes = dataclasses.field(default_factory=dict)
 
@@ -149,6 +151,7 @@ class Planner:
         if other_mesh:
             config = changed(config, other_mesh)
             settings = from_config(config)
+        kernel = kernel_of(settings, self.device.chip.kind, shape, reference)
         self._check_slots(settings)
         chip = self.device.chip
         estimator = Estimator(
@@ -193,6 +196,7 @@ class Planner:
             work=work,
             seconds=speed.seconds(shape, settings, self._chips(settings), work),
             found=found,
+            attention=kernel,
             checked=_checked(estimator, settings) if check else {},
             other_mesh=other_mesh,
         )
@@ -287,11 +291,6 @@ def _checked(estimator: Estimator, settings: RunConfig) -> dict[str, tuple[int, 
         )
         for name in programs_of(settings)
     }
-
-
-def count(params: Any) -> int:
-    """Counts the numbers in ``params``, a tree of arrays or shapes."""
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -451,6 +450,7 @@ def as_json(plan: RunPlan) -> dict[str, Any]:
         "policy": plan.shape,
         "parameters": plan.parameters,
         "mesh": plan.axes,
+        "attention": plan.attention,
         "compiler": plan.compiler,
         "stays": memory.stays,
         "gradients": memory.sums,
@@ -487,6 +487,7 @@ def _head(plan: RunPlan) -> list[str]:
         f"policy   {plan.shape}: {plan.parameters:,} parameters",
         f"device   {device.name}: {chips} of {chip.memory / GIB:.1f} GiB, "
         f"{hosts}; mesh {axes}",
+        f"kernel   {plan.attention}, of the attention of whole rows",
     ]
     if plan.other_mesh:
         lines.append(
@@ -525,6 +526,11 @@ def _how_sure(plan: RunPlan) -> list[str]:
             "copies for them);"
         )
         lines.append("bfloat16 is derived by shares measured once: estimates.")
+    if plan.attention == "cudnn":
+        lines.append(
+            "Attention in score and train step is cuDNN's kernel there, planned as xla:"
+        )
+        lines.append("cuDNN's workspace and its speed are not modelled.")
     return lines
 
 

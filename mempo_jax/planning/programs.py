@@ -25,6 +25,7 @@ from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import RunConfig
 from mempo_jax.distributed import placement
 from mempo_jax.models import gguf, hf, lora
+from mempo_jax.models.attention import chosen, refusal
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.families import read_config
 from mempo_jax.models.layers import DecoderConfig
@@ -128,7 +129,8 @@ class Lowering:
         """Returns a program's jitted function, arguments' shapes and static arguments.
 
         Args:
-          name: one of ``NAMES``.
+          name: one of ``NAMES``, or "supervised": the cold start's, which is not
+            planned, since it needs no more than "accumulate" for rows of one shape.
         """
         if name in ("prefill", "decode"):
             return self._engine_call(name)
@@ -140,6 +142,9 @@ class Lowering:
         rows = self._row_arrays()
         if name == "score":
             return jitted, (shapes.params, rows, scalar), {}
+        if name == "supervised":
+            sums = shapes.sums._replace(aux={"tokens": shapes.sums.count})
+            return jitted, (shapes.params, sums, rows), {}
         # That of a step's first update, which computes the old log-probs itself.
         ref = rows.behaviour_log_probs if self.settings.objective.kl_coef else None
         batch = (rows, None, ref, self._loss_inputs(), scalar, scalar)
@@ -223,7 +228,7 @@ class Lowering:
         return PlanShapes(
             self._put(params),
             # As the engine takes them on other backends than a CPU: stacked.
-            _placed(params, placement.shardings(params, self.engine_mesh)),
+            _placed(params, self._sampled(params)),
             self._put(state),
             self._sums(trained),
             jax.tree.map(
@@ -244,6 +249,11 @@ class Lowering:
         )
         keys = self.settings.objective.aux_keys
         return Accumulator(self._put(wide), scalar, scalar, dict.fromkeys(keys, scalar))
+
+    def _sampled(self, params: Any) -> Any:
+        own = not self.settings.mesh.samples_as_it_trains
+        section = "mesh.sampling" if own else "mesh"
+        return placement.shardings(params, self.engine_mesh, section=section)
 
     def _put(self, tree: Any) -> Any:
         return _placed(tree, placement.shardings(tree, self.mesh))
@@ -307,8 +317,11 @@ def policy_shape(settings: RunConfig) -> tuple[DecoderConfig, str]:
     """
     spelled = settings.policy.path
     if not spelled:
-        suite = make_suite(settings)
-        return make_nano(suite, settings).config, "the built-in nano"
+        # Made here for its vocabulary alone: which kernel it would use on this machine
+        # is not asked, and one that needs a GPU would be refused.
+        policy = dataclasses.replace(settings.policy, attention="xla")
+        here = dataclasses.replace(settings, policy=policy)
+        return make_nano(make_suite(here), here).config, "the built-in nano"
     return shape_of(spelled, "policy.path")
 
 
@@ -363,6 +376,32 @@ def known_shape(name: str) -> DecoderConfig | None:
         qk_norm=name.startswith("Qwen3"),
         max_positions=positions,
     )
+
+
+def kernel_of(settings: RunConfig, backend: str, *shapes: DecoderConfig | None) -> str:
+    """Names the attention kernel of whole rows that a run uses on named hardware.
+
+    Args:
+      settings: of the run.
+      backend: "tpu" or "gpu", the kind of the named chip, not of this machine.
+      shapes: of the policy, which decides, and of other models that run beside it.
+
+    Raises:
+      ConfigError: ``policy.attention`` names one that cannot run there.
+    """
+    policy, kernels = settings.policy, []
+    for shape in filter(None, shapes):
+        asked = policy.attention, policy.compute_dtype, shape.head_dim, backend
+        why = refusal(*asked)
+        if why:
+            raise ConfigError(f"config.policy.attention: {why}")
+        kernels.append(chosen(*asked))
+    return kernels[0]
+
+
+def count(params: Any) -> int:
+    """Counts the numbers in ``params``, a tree of arrays or shapes."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
 
 
 def host_mesh(mesh: Mesh, hosts: int) -> Mesh:

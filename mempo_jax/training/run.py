@@ -9,7 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mempo_jax.builders.engines import check_engine, check_server, make_run_mesh
+from mempo_jax.builders.engines import (
+    check_engine,
+    check_server,
+    check_splits,
+    make_run_mesh,
+)
 from mempo_jax.builders.memory_models import make_memory_models
 from mempo_jax.builders.policies import Policy, initial_policy, load_policy
 from mempo_jax.builders.suites import make_suite, reward_function
@@ -175,6 +180,7 @@ def _policies(settings: RunConfig, suite, mesh) -> tuple[Policy, Policy | None]:
     """The policy before the cold start, and another reference policy if any."""
     ref_path = settings.policy.ref_path
     policy = initial_policy(suite, settings, mesh)
+    check_splits(policy, settings, mesh)
     if not ref_path:
         return policy, None
     reference = load_policy(ref_path, settings, mesh)

@@ -7,6 +7,7 @@ from jax.sharding import AxisType, PartitionSpec
 from mempo_jax.distributed import placement
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
+from mempo_jax.settings import ConfigError
 from mempo_jax.training.step_metrics import CompilationCounter
 
 CONFIG = DecoderConfig(
@@ -160,9 +161,17 @@ def test_the_first_matching_row_decides():
 def test_a_dimension_that_does_not_divide_is_refused_unless_the_axis_is_one():
     shapes = _shapes(vocab_size=49)
     placement.shardings(shapes, placement.make_mesh(4, 2, 1))
-    message = r"embed/embedding: a dimension of 49 .* tensor=2"
-    with pytest.raises(ValueError, match=message):
+    message = r"^config\.mesh\.tensor: expected 1 or a divisor of 49,.*got 2$"
+    with pytest.raises(ConfigError, match=message) as caught:
         placement.shardings(shapes, placement.make_mesh(4, 1, 2))
+    assert "it splits embed/embedding of shape (49, " in str(caught.value)
+
+
+def test_what_the_mesh_of_sampling_does_not_divide_names_that_section():
+    move = placement.mover(placement.make_mesh(1, 1, 2))
+    params = jax.tree.map(lambda x: np.zeros(x.shape), _shapes(vocab_size=49))
+    with pytest.raises(ConfigError, match=r"^config\.mesh\.sampling\.tensor: "):
+        move(params)
 
 
 def test_a_row_with_too_many_dimensions_is_refused():

@@ -95,6 +95,23 @@ def test_what_is_no_environment(path, expected):
         own_suite(path, 0)
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("x = (", r"SyntaxError: '\(' was never closed"),
+        ("raise RuntimeError('needs a display')", "RuntimeError: needs a display"),
+    ],
+)
+def test_a_module_that_fails_while_it_is_imported(
+    tmp_path, monkeypatch, content, expected
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "failing_environment.py").write_text(content)
+    with pytest.raises(ConfigError, match=rf"it cannot be imported: {expected}"):
+        own_suite("failing_environment:Name", 0)
+
+
 @pytest.mark.parametrize("name", ["leger", ":", "x:", ""])
 def test_names_that_are_none(name):
     config = tiny.get_config()

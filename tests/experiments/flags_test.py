@@ -1,5 +1,7 @@
 """The command line as a user types it: values, and one clear line for mistakes."""
 
+import copy
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -9,10 +11,12 @@ from absl import flags as absl_flags
 from ml_collections import ConfigDict
 
 from experiments import flags
+from experiments.__main__ import COMMANDS
 from experiments.launch import launch
 from mempo_jax.settings import ConfigError
 
 ROOT = pathlib.Path(__file__).parents[2]
+OF_A_RUN = ("evaluate", "report", "doctor")
 CONFIG = """
 from ml_collections import ConfigDict
 
@@ -175,10 +179,89 @@ def test_a_config_file_that_is_none(tmp_path, config_file):
         flags.load_config(str(config_file))
 
 
-def test_a_fault_inside_a_config_file_keeps_its_traceback(config_file):
-    config_file.write_text("def get_config():\n    return 1 / 0")
-    with pytest.raises(ZeroDivisionError):
+OF_THE_FILE = "def get_config():\n    return "
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (OF_THE_FILE + "1 / 0", "line 2: ZeroDivisionError: division by zero"),
+        (OF_THE_FILE + "[", "line 2: SyntaxError: '[' was never closed"),
+        ("def get_config(x):\n    return x", "TypeError: get_config() missing 1"),
+        ("\nimport nowhere", "line 2: ModuleNotFoundError: No module named 'nowhere'"),
+        ("from mempo_jax import nowhere", "line 1: ImportError: cannot import name"),
+        ("import configs", "expected 'from mempo_jax.configs import ...' in it"),
+        ("x = y", "line 1: NameError: name 'y' is not defined"),
+        ("raise SystemExit", "line 1: SystemExit: no message"),
+        ("open('/nowhere/at/all')", "line 1: FileNotFoundError: [Errno 2]"),
+        ("import json\n\njson.loads('')", "line 3: JSONDecodeError: Expecting value"),
+        ("get_config = 3", "expected it to define get_config()"),
+        ("\0", "SyntaxError: source code"),
+    ],
+)
+def test_a_fault_inside_a_config_file_is_one_line_that_names_its_line(
+    config_file, monkeypatch, content, message
+):
+    monkeypatch.setattr(sys, "path", [x for x in sys.path if x not in ("", str(ROOT))])
+    monkeypatch.delitem(sys.modules, "configs", raising=False)
+    config_file.write_text(content)
+    with pytest.raises(ConfigError) as caught:
         flags.load_config(str(config_file))
+    assert str(caught.value).startswith(f"--config={config_file}: {message}")
+
+
+def test_a_fault_in_a_file_that_the_config_imports_names_that_file(
+    config_file, monkeypatch
+):
+    monkeypatch.syspath_prepend(config_file.parent)
+    helper = config_file.with_name("helper_of_a_config.py")
+    helper.write_text("x = (")
+    config_file.write_text("import helper_of_a_config")
+    with pytest.raises(ConfigError) as caught:
+        flags.load_config(str(config_file))
+    assert f": {helper}, line 1: SyntaxError: " in str(caught.value)
+
+
+def test_a_relative_path_has_its_lines_named_too(config_file, monkeypatch):
+    monkeypatch.chdir(config_file.parent)
+    config_file.write_text("x = y")
+    with pytest.raises(ConfigError, match=r"^--config=base\.py: line 1: NameError"):
+        flags.load_config("base.py")
+
+
+def options_of(name):
+    """A launcher's options, without the values of another test."""
+    return copy.deepcopy(importlib.import_module(f"experiments.{name}").OPTIONS)
+
+
+@pytest.mark.parametrize("name", [n for n in COMMANDS if n not in OF_A_RUN])
+def test_a_wrong_path_is_what_each_launcher_speaks_of_first(name):
+    """Not of another option that is missing: that comes with the next try."""
+    with pytest.raises(ConfigError, match=r"^--config=/nope\.py: no such file$"):
+        flags.parse(["--config=/nope.py"], options_of(name), required=("workdir",))
+
+
+@pytest.mark.parametrize("word", ["--config=/nope.py", "--config.seed=1", "--config"])
+@pytest.mark.parametrize("name", OF_A_RUN)
+def test_what_looks_at_a_run_takes_no_config(name, word):
+    with pytest.raises(ConfigError, match=r"leave it out; the config of --workdir is"):
+        flags.parse([word], options_of(name), required=("workdir",))
+
+
+def test_no_launcher_ends_in_a_traceback_for_a_wrong_config(capsys):
+    for name in COMMANDS:
+        main = importlib.import_module(f"experiments.{name}").main
+        with pytest.raises(SystemExit) as caught:
+            launch(main, options_of(name), argv=["--config=/nope.py"])
+        assert caught.value.code == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: --config")
+
+
+def test_a_directory_is_no_config(tmp_path):
+    (tmp_path / "some.py").mkdir()
+    with pytest.raises(ConfigError, match="expected a python file, got a directory"):
+        flags.load_config(str(tmp_path / "some.py"))
 
 
 def test_no_config_is_an_error_unless_the_launcher_says_so():

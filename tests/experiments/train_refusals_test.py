@@ -31,6 +31,12 @@ from tests.experiments.train_test import refused, words
         ("memory.judge=foo", "config.memory.judge: expected one of"),
         ("memory.embedder=foo", "config.memory.embedder: expected one of"),
         ("mesh.tensor=3", "config.mesh: fsdp x tensor = 3 must divide the number"),
+        ("mesh.tensor=8", "config.mesh.tensor: expected 1 or a divisor of"),
+        (
+            "mesh.sampling.tensor=8",
+            "config.mesh.sampling.tensor: expected 1 or a divisor of",
+        ),
+        ("mesh.sampling.tensor=3", "config.mesh: fsdp x tensor = 1 x 3 must divide"),
     ],
 )
 def test_bad_settings_are_one_line(capsys, tmp_path, field, message):

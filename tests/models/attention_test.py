@@ -33,6 +33,30 @@ def test_an_unknown_name_is_refused():
         attention.chosen("flash", "float32", 64)
 
 
+@pytest.mark.parametrize(
+    ("backend", "dtype", "head_dim", "why"),
+    [
+        ("gpu", "bfloat16", 128, ""),
+        ("gpu", "bfloat16", 256, ""),
+        ("tpu", "bfloat16", 128, "on tpu, got 'cudnn', which needs an NVIDIA GPU"),
+        ("cpu", "float32", 128, "on cpu, got 'cudnn', which needs an NVIDIA GPU"),
+        ("gpu", "float32", 128, "with policy.compute_dtype = 'float32', got 'cudnn'"),
+        ("gpu", "bfloat16", 20, "for heads of 20, got 'cudnn', which takes multiples"),
+        ("gpu", "bfloat16", 264, "for heads of 264, got 'cudnn', which takes"),
+    ],
+)
+def test_a_named_kernel_that_cannot_run_is_refused(
+    backend, dtype, head_dim, why, monkeypatch
+):
+    found = attention.refusal("cudnn", dtype, head_dim, backend)
+    assert found.startswith(f"expected 'auto' or 'xla' {why}" if why else "")
+    assert bool(found) == bool(why)
+    for other in ("auto", "xla"):
+        assert attention.refusal(other, dtype, head_dim, backend) == ""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert attention.refusal("cudnn", dtype, head_dim) == found
+
+
 def test_what_the_flash_kernel_is_asked_for_equals_the_mask(monkeypatch):
     """With its name taken away, the same call runs on plain operations."""
     plain, asked = jax.nn.dot_product_attention, []

@@ -5,8 +5,7 @@ import pytest
 
 from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.families import config_json
-from mempo_jax.planning.plan import count
-from mempo_jax.planning.programs import known_shape, policy_shape, shape_of
+from mempo_jax.planning.programs import count, known_shape, policy_shape, shape_of
 from mempo_jax.settings import ConfigError
 from tests.planning.plan_case import SHAPE, settings_of
 
