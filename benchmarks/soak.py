@@ -3,16 +3,16 @@
     python -m benchmarks.soak --folder=DIR [--what=train,agent] [--count=2000]
         [--plot=FILE.svg]
 
-* train: so many steps of the ledger with dynamic sampling, by the whole product: metrics,
-  trajectories and checkpoints are written as in any run. The learning rate falls to 0 in
-  the first 200 steps, so that the work of a later step does not depend on its number: a
+* train: so many steps of the ledger with dynamic sampling, by the whole product:
+  metrics, trajectories and checkpoints are written as in any run. The learning rate falls
+  to 0 in the first 200 steps, so that the work of a step does not depend on its number: a
   policy that goes on learning would write more or less, and hide or feign a slow leak.
 * agent: so many tasks of one Agent with one bank, which is saved after each.
 
 Each writes a row a step to DIR/NAME.jsonl: seconds by the clock and of the processor,
-resident bytes, open handles, threads, programs compiled, and what lies on the disk. Then
-it prints the first window after step 200 beside the last one. --plot draws the rows that
-DIR holds.
+resident bytes, open handles, threads, programs compiled, and bytes on the disk. Then it
+prints the first window after step 200 beside the last one. --plot draws the rows that DIR
+holds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks._tables import aligned
@@ -254,7 +254,8 @@ def main() -> None:
     if len(names) > 1:  # each in a process of its own: what one leaves is not counted
         for name in names:
             words = [*sys.argv[1:], f"--what={name}"]
-            subprocess.run([sys.executable, "-m", "benchmarks.soak", *words], check=True)
+            command = [sys.executable, "-m", "benchmarks.soak", *words]
+            subprocess.run(command, check=True)
     elif names == ["train"]:
         train(args.folder, args.count)
     elif names == ["agent"]:
