@@ -4,15 +4,16 @@
         [--plot=FILE.svg]
 
 * train: so many steps of the ledger with dynamic sampling, by the whole product:
-  metrics, trajectories and checkpoints are written as in any run. The learning rate falls
-  to 0 in the first 200 steps, so that the work of a step does not depend on its number: a
-  policy that goes on learning would write more or less, and hide or feign a slow leak.
+  metrics, trajectories and checkpoints are written as in any run. The learning rate
+  falls to 0 in the first 200 steps, so that the work of a step does not depend on its
+  number: a policy that goes on learning would write more or less, and hide or feign a
+  slow leak.
 * agent: so many tasks of one Agent with one bank, which is saved after each.
 
 Each writes a row a step to DIR/NAME.jsonl: seconds by the clock and of the processor,
-resident bytes, open handles, threads, programs compiled, and bytes on the disk. Then it
-prints the first window after step 200 beside the last one. --plot draws the rows that DIR
-holds.
+resident bytes, open handles, threads, programs compiled, and bytes on the disk. Then
+it prints the first window after step 200 beside the last one. --plot draws the rows
+that DIR holds.
 """
 
 from __future__ import annotations

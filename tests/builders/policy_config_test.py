@@ -46,7 +46,7 @@ def test_a_policy_of_a_newer_version_is_refused_and_an_older_one_is_completed(tm
     del saved["version"], saved["memory"]["oversample"], saved["env"]["data_dir"]
     (tmp_path / FILE).write_text(json.dumps(saved))
     with pytest.warns(
-        UserWarning, match=r"as memory\.oversample = 4, env\.data_dir = ''"
+        UserWarning, match=r"as env\.data_dir = '', memory\.oversample = 4"
     ):
         assert from_config(read_config(str(tmp_path))) == from_config(CONFIG)
 
