@@ -75,6 +75,7 @@ ADDED_FIELDS = {
     "context.instructions_form": "given",
     "credit.bonus_decay_steps": 0,
     "env.workers": 1,
+    "memory.tombstone_turns": 0,
     "mesh.sampling.data": -1,
     "mesh.sampling.devices": 0,
     "mesh.sampling.fsdp": 0,

@@ -26,6 +26,7 @@ from mempo_jax.envs import (
 )
 from mempo_jax.envs.adapters import ADAPTERS, AdapterSuite
 from mempo_jax.envs.babi import BabiSuite
+from mempo_jax.envs.base import described
 from mempo_jax.envs.context import with_examples
 from mempo_jax.envs.dialogue import DialogueSuite
 from mempo_jax.envs.experts import RollingExpert
@@ -201,7 +202,14 @@ def make_episodes(
     def make(task: Task, trajectory_id: str, variant: int = 0) -> Episode:
         context = shown.variant(variant)
         bank = Bank(settings.memory, embedder, trajectory_id, **advised.callables)
-        return Episode(suite.make(task), task, bank, max_turns, context, reward)
+        try:
+            env = suite.make(task)
+        except ConfigError:
+            raise
+        except Exception as error:  # foreign code may raise anything
+            why = f"task {task.id}: making it raised {described(error)}"
+            raise EnvironmentFault(why) from error
+        return Episode(env, task, bank, max_turns, context, reward)
 
     return make
 

@@ -20,6 +20,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from mempo_jax.envs.base import (
     derived_seed,
 )
 from mempo_jax.envs.own_experts import UNKNOWN, WRITE_RATE, CheckedExpert, GenericExpert
+from mempo_jax.envs.tools import AWAKE, BEAT_S
 from mempo_jax.memory import BankConfig
 from mempo_jax.settings import ConfigError
 
@@ -304,8 +306,10 @@ class AwaitedEnvironment:
         def awaited(*args: Any, **named: Any) -> Any:
             call = value(*args, **named)
             future = asyncio.run_coroutine_threadsafe(call, _event_loop())
-            # Not result(timeout): the coroutine may raise a TimeoutError of its own.
-            concurrent.futures.wait([future], self._limit)
+            end = math.inf if self._limit is None else AWAKE.now() + self._limit
+            while not future.done() and (left := end - AWAKE.now()) > 0:
+                # Not result(timeout): the coroutine may raise a TimeoutError itself.
+                concurrent.futures.wait([future], min(left, BEAT_S))
             if not future.done():
                 # Unlike a thread it can be ended, and the thread that waits here too.
                 future.cancel()
