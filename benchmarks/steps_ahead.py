@@ -3,14 +3,14 @@
     python -m benchmarks.steps_ahead [--steps=7] [--rounds=3]
 
 The gain is the time in which sampling waits for others, so two HTTP servers and the
-environments are stubs here that make it wait: each turn takes a server a while, and each
-answer an environment. The servers compute nothing, a turn is one of a few fixed texts; so
-what competes with training for the processor is the host's work alone.
+environments are stubs here that make it wait: each turn takes a server a while, and
+each answer an environment. The servers compute nothing, a turn is one of a few fixed
+texts; so what competes with training for the processor is the host's work alone.
 
 The waits are chosen so that sampling takes about as long as training, where one step
 ahead can gain most: twice the steps. ``sampling.steps_ahead`` 0 and 1 are measured in
-turns, block by block. The first step of a block has nothing to overlap with and its last
-one nothing to begin, so neither counts.
+turns, block by block. The first step of a block has nothing to overlap with and its
+last one nothing to begin, so neither counts.
 """
 
 from __future__ import annotations

@@ -114,6 +114,9 @@ def get_config() -> ConfigDict:
     c.memory.max_entry_chars = 2_000  # of title and text together
     c.memory.merge_max_chars = 1_000  # of merged texts; longer ones are shortened
     c.memory.max_ops_per_turn = 4  # further ones count as malformed
+    # A bank that goes on from task to task drops what was deleted, merged or evicted
+    # and last touched so many turns ago, or it would grow for ever; 0 = it keeps all.
+    c.memory.tombstone_turns = 1_000
     # Judge "policy": two questions about a pair, answered with one token each.
     notes = "old note: {old}\nnew note: {new}\n"
     c.memory.judge_adds_prompt = (

@@ -7,8 +7,8 @@ writes stays in its bank for the lines after it, and with --bank on disk for the
 time. Without --goal it sees the goal that it was trained with, if all its tasks had the
 same one. Lines come from a terminal or a pipe; the end of input (Ctrl-D) ends it.
 
-Lines that begin with / are for this program: /memory prints the bank, /help the
-commands, /quit ends it.
+Lines that begin with / are for this program: /memory prints the bank, /purge erases
+entries for good, /help prints the commands, /quit ends it.
 """
 
 import contextlib
@@ -47,9 +47,10 @@ flags.DEFINE_bool(
     "greedy", False, "the same as --temperature=0, the default", flag_values=OPTIONS
 )
 HELP = (
-    "/memory  print the bank: what is remembered, and what became of the rest",
-    "/help    print these lines",
-    "/quit    leave (Ctrl-D does too)",
+    "/memory     print the bank: what is remembered, and what became of the rest",
+    "/purge 3 7  erase these entries for good, with all that was merged with them",
+    "/help       print these lines",
+    "/quit       leave (Ctrl-D does too)",
 )
 MOST_WORDS = 40  # of a vocabulary, in the banner
 MOST_TURNS = 64  # of a task that is looked through for its question
@@ -98,6 +99,7 @@ def main(command: Command) -> int:
 def _answer(agent: Any, line: str, goal: str, temperature: float) -> None:
     """Shows one line to the policy, and prints its actions and memory operations."""
     from mempo_jax import TextTask
+    from mempo_jax.memory import BankFileError
     from mempo_jax.rollout.trajectory import op_lines
 
     def show(episode: Any) -> None:
@@ -111,7 +113,7 @@ def _answer(agent: Any, line: str, goal: str, temperature: float) -> None:
     task = TextTask([line], goal)
     try:
         trajectory = agent.run(task, temperature=temperature, on_turn=show)
-    except OSError as error:
+    except (BankFileError, OSError) as error:
         fail(error, STOPPED_EXIT)
     except KeyboardInterrupt:
         # Compiled code may be running on a thread, and taking the interpreter down
@@ -126,12 +128,31 @@ def _answer(agent: Any, line: str, goal: str, temperature: float) -> None:
 
 
 def _obey(line: str, agent: Any) -> None:
+    command, *words = line.split()
     if line == "/memory":
         print(agent.bank, flush=True)
+    elif command == "/purge":
+        _purge(words, agent)
     elif line == "/help":
         print("\n".join(HELP), flush=True)
     else:
-        _note(f"{line.split()[0]}: unknown command; /help lists them")
+        _note(f"{command}: unknown command; /help lists them")
+
+
+def _purge(words: list[str], agent: Any) -> None:
+    """Erases the entries of these ids, and says which went and what still says it."""
+    if not words or not all(word.isdecimal() for word in words):
+        _note("/purge: expected ids of entries, as in /purge 3 7; /memory lists them")
+        return
+    try:
+        result = agent.purge([int(word) for word in words])
+    except (ValueError, OSError) as error:
+        _note(f"/purge: {error}")
+        return
+    print(f"erased: {', '.join(map(str, result.purged))}", flush=True)
+    if result.repeated_in:
+        others = ", ".join(map(str, result.repeated_in))
+        _note(f"warning: the same words are in {others}, which stay")
 
 
 def _banner(agent: Any, options: Any, goal: str, about: list[str]) -> Iterator[str]:

@@ -117,6 +117,8 @@ def _reporting() -> Iterator[Any]:
         sys.exit(STOPPED_EXIT)
     except (RunStopped, CheckpointError, RewardError, ServerError) as error:
         bars.close()
+        if details := getattr(error, "details", ""):  # of a reward function's own
+            print(details, end="", file=sys.stderr)
         fail(error, STOPPED_EXIT)
     except OSError as error:
         bars.close()

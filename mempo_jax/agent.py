@@ -21,7 +21,13 @@ from mempo_jax.builders.policies import Policy, load_policy, read_config
 from mempo_jax.builders.suites import make_suite
 from mempo_jax.config import RunConfig, from_config
 from mempo_jax.envs import Environment, Episode, Question, StepResult, Task, TaskSuite
-from mempo_jax.memory import Bank, BankConfig
+from mempo_jax.memory import (
+    Bank,
+    BankConfig,
+    BankConflictError,
+    PurgeResult,
+    persist,
+)
 from mempo_jax.rollout.collect import Collector, Job
 from mempo_jax.rollout.sampler import Decoding
 from mempo_jax.rollout.trajectory import Trajectory
@@ -58,10 +64,8 @@ class Agent:
         if isinstance(bank, str | os.PathLike):
             bank = local_path(bank, "bank").absolute()
         self._directory = bank if isinstance(bank, os.PathLike) else None
-        self._bank = bank if isinstance(bank, Bank) else self._open(bank)
-        last = _RUN.fullmatch(self._bank.trajectory_id)
-        # A bank from an earlier agent goes on counting, so that ids are unique in it.
-        self._runs = int(last[1]) + 1 if last else 0
+        self._runs = 0
+        self._take(bank if isinstance(bank, Bank) else self._open(bank))
         self._suite: TaskSuite | None = None
 
     def __repr__(self) -> str:
@@ -82,13 +86,14 @@ class Agent:
           path: such as ``RUN/policy`` of a run, or what experiments.cold_start made.
           bank: a directory, where the bank is loaded from if it is there, and saved
             after every task; or a Bank to start from; None: an empty one, not saved.
-            A directory serves one agent at a time: of two, the last save stays.
+            Agents of several processes may have one directory: a task waits for that
+            of another, and goes on from what it left.
           config: a whole config, a mapping or a ConfigDict; None: the one beside the
             policy (``mempo_config.json``, or ``config.json`` of its run).
 
         Raises:
-          ConfigError: no config, no policy, a bank of other settings, or a bank for
-            the context rule "rolling", which keeps nothing after a task.
+          ConfigError: no config, no policy, or a bank for the context rule "rolling",
+            which keeps nothing after a task.
           BankFileError: the saved bank is damaged.
         """
         path = os.fspath(path)
@@ -145,7 +150,48 @@ class Agent:
         Raises:
           OSError: the bank could not be saved; it is still in ``bank``, and what was
             saved before is complete.
+          BankConflictError: the bank was changed here and in its directory.
         """
+        decoding = self._decoding(greedy, temperature)
+        if self._directory is None:
+            return self._run(task, seed, decoding, on_turn)
+        # Until the task is saved: another agent would go on from what is outdated.
+        with persist.held(self._directory):
+            self._refresh()
+            trajectory = self._run(task, seed, decoding, on_turn)
+            self._bank.save(self._directory)
+        return trajectory
+
+    def purge(self, ids: Sequence[int]) -> PurgeResult:
+        """Erases entries of ``bank`` for good, on the disk too; see ``Bank.purge``.
+
+        Args:
+          ids: of any entries, active or not.
+
+        Raises:
+          TypeError, ValueError: they are no ids of the bank; nothing is changed.
+          BankConflictError: another process has changed the bank, so its ids may mean
+            other entries; ``bank`` is what it is now, and nothing was erased.
+          OSError: erased here, and not on the disk.
+        """
+        if self._directory is None:
+            return self._bank.purge(ids)
+        with persist.held(self._directory):
+            if self._refresh():
+                raise BankConflictError(
+                    f"{self._directory}: another process has changed the bank; nothing "
+                    "was erased: look at it again, and give the ids that it has now"
+                )
+            return self._bank.purge(ids)
+
+    def _run(
+        self,
+        task: Task | Environment | str,
+        seed: int,
+        decoding: Decoding,
+        on_turn: Callable[[Episode], None] | None,
+    ) -> Trajectory:
+        """Runs one task, and takes over its bank."""
         env, suite_task = self._environment(task, seed)
         bank = self._bank.next_task(f"run-{self._runs}")
         # The number of the run is part of the key: each run draws anew.
@@ -161,20 +207,35 @@ class Agent:
         limit = self.settings.env.step_timeout_s
         prefetch = self._advised.prefetch_verdicts
         collector = Collector(self._engine, self._tokenizer, make, limit, prefetch)
-        sampling = self.settings.sampling
-        decoding = sampling.greedy if greedy else sampling
-        if temperature is not None and not greedy:
-            decoding = Decoding(
-                temperature,
-                sampling.top_p,
-                sampling.top_k,
-                sampling.max_new_tokens,
-            )
         [trajectory] = collector.run([job], decoding)
         self._bank, self._runs = bank, self._runs + 1
-        if self._directory is not None:
-            bank.save(self._directory)
         return trajectory
+
+    def _decoding(self, greedy: bool, temperature: float | None) -> Decoding:
+        sampling = self.settings.sampling
+        if greedy or temperature is None:
+            return sampling.greedy if greedy else sampling
+        cut = sampling.top_p, sampling.top_k, sampling.max_new_tokens
+        return Decoding(temperature, *cut)
+
+    def _refresh(self) -> bool:
+        """Reads the bank again if another process has saved it since; True then."""
+        if not persist.is_outdated(self._bank, self._directory):
+            return False
+        if persist.is_unsaved(self._bank, self._directory):
+            raise BankConflictError(
+                f"bank {self._directory}: another process has saved it since, and "
+                "agent.bank was changed here; save it to another directory "
+                "(agent.bank.save), and make a new Agent"
+            )
+        self._take(self._open(self._directory))
+        return True
+
+    def _take(self, bank: Bank) -> None:
+        self._bank = bank
+        last = _RUN.fullmatch(bank.trajectory_id)
+        # A bank from an earlier agent goes on counting, so that ids are unique in it.
+        self._runs = max(self._runs, int(last[1]) + 1 if last else 0)
 
     def _environment(
         self, task: Task | Environment | str, seed: int
@@ -196,24 +257,11 @@ class Agent:
         config, advice = self.settings.memory, self._advised.callables
         if directory is None:
             return Bank(config, embedder, "", **advice)
+        bare = {f.name: getattr(config, f.name) for f in dataclasses.fields(BankConfig)}
         try:
-            bank = Bank.load(directory, embedder, **advice)
+            return Bank.load(directory, embedder, config=BankConfig(**bare), **advice)
         except FileNotFoundError:
             return Bank(config, embedder, "", **advice)
-        fields = [field.name for field in dataclasses.fields(BankConfig)]
-        changed = [
-            f"{name} {getattr(bank.config, name)!r} there, "
-            f"{getattr(config, name)!r} here"
-            for name in fields
-            if getattr(bank.config, name) != getattr(config, name)
-        ]
-        if changed:
-            raise ConfigError(
-                f"bank {os.fspath(directory)}: expected the settings that it was made "
-                f"with, got memory.{'; memory.'.join(changed[:3])}; give that config, "
-                "or another directory"
-            )
-        return bank
 
 
 class TextTask:

@@ -12,7 +12,6 @@ reward, credit, and the tasks.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import math
@@ -53,9 +52,11 @@ from mempo_jax.settings import (
     PositiveInt,
     Seconds,
     above,
+    add_missing,
     at_least,
     build,
     check_bounds,
+    migrated,
     one_of,
     require,
 )
@@ -67,14 +68,18 @@ KL_ESTIMATORS = ("k1", "k2", "k3")
 KL_SCOPES = ("all", "ops")
 SUMMARIES = ("truncate", "policy")
 EMBEDDERS = ("static", "hashing", "sentence_transformers")
-# Fields that came after the first runs: what a config that was saved before them meant,
-# whatever configs/base.py says today.
+# Fields that came after the first runs and whose default was changed since, or may be:
+# what a config that was saved before them meant, whatever configs/base.py says today.
 ADDED_FIELDS = {
     "context.instruction_examples": 0,
     "context.instructions_form": "given",
     "credit.bonus_decay_steps": 0,
     "env.workers": 1,
-    "mesh.sampling": {"devices": 0, "data": -1, "fsdp": 0, "tensor": 0},
+    "memory.tombstone_turns": 0,
+    "mesh.sampling.data": -1,
+    "mesh.sampling.devices": 0,
+    "mesh.sampling.fsdp": 0,
+    "mesh.sampling.tensor": 0,
     "objective.logit_chunk": 2_048,
     "sampling.steps_ahead": 0,
     "train.adam_b1": 0.9,
@@ -83,6 +88,7 @@ ADDED_FIELDS = {
 
 # Those of configs/base.py, which `nano` learns with: "auto" replaces no others.
 PLAIN_INSTRUCTIONS = "use memory"
+_SHOWN_FIELDS = 12  # in the warning of fields that were added
 POLICY_CONFIG = "mempo_config.json"  # the config, in the folder of an exported policy
 
 Dtype = Annotated[str, one_of(DTYPES)]
@@ -472,33 +478,48 @@ class EnvConfig:
 
 
 def complete_saved(
-    config: Mapping[str, Any], source: str, wanted: Container[str] = ADDED_FIELDS
+    config: Mapping[str, Any], source: str, wanted: Container[str] | None = None
 ) -> dict[str, Any]:
-    """A saved config with the fields that did not exist when it was saved.
+    """A saved config as this version reads it: fields renamed, and missing ones added.
 
-    It warns once, by name, of what was filled in.
+    A missing field takes what ``ADDED_FIELDS`` says it meant, else its default in
+    ``configs/base.py``. It warns once, by name, of what was added.
 
     Args:
       config: nested sections, as read from JSON.
       source: the file, for the warning.
-      wanted: dotted names of the fields that may be filled in.
+      wanted: dotted names of the fields that may be added; None for all.
+
+    Raises:
+      ConfigError: a newer version saved it.
     """
-    completed = copy.deepcopy(dict(config))
-    added = []
-    for name, value in ADDED_FIELDS.items():
-        section, _, field = name.partition(".")
-        fields = completed.get(section)
-        missing = isinstance(fields, dict) and field not in fields
-        if missing and name in wanted:
-            fields[field] = value
-            added.append(f"{name} = {value!r}")
+    completed = migrated(config, source)
+    added = add_missing(completed, _defaults(), wanted)
     if added:
+        shown = ", ".join(added[:_SHOWN_FIELDS])
+        more = len(added) - _SHOWN_FIELDS
         warnings.warn(
             f"{source} was saved before some fields existed; they are taken as "
-            f"{', '.join(added)}",
+            f"{shown}{f' and {more} more' if more > 0 else ''}",
             stacklevel=2,
         )
     return completed
+
+
+def _defaults() -> dict[str, Any]:
+    """Nested defaults of all sections: what a field meant before it could be set."""
+    from mempo_jax.configs import (
+        base,
+    )  # here: reading a config file needs ml_collections
+
+    defaults = base.get_config().to_dict()
+    for name, value in ADDED_FIELDS.items():
+        *sections, field = name.split(".")
+        part = defaults
+        for section in sections:
+            part = part[section]
+        part[field] = value
+    return defaults
 
 
 def advice(settings: RunConfig) -> list[str]:

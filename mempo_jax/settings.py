@@ -8,6 +8,7 @@ may hold a bound (``Annotated``, ``PositiveInt``), which ``check_bounds`` applie
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import math
@@ -16,7 +17,8 @@ import pathlib
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 T = TypeVar("T")
@@ -31,8 +33,127 @@ _ALIKE, _ALIKE_WHOLE = 0.6, 0.75
 LOG_PROB_GAPS = {"float32": 1e-3, "bfloat16": 1.0}
 
 
+# The form of saved configs, runs and policies, written into each as ``VERSION_KEY``. It
+# is raised when an older mempo_jax would misread what a newer one writes. Version 1 is
+# what was saved before there was a number.
+SAVED_VERSION = 2
+VERSION_KEY = "version"
+# Old dotted name -> new one, of fields that were renamed since they were first saved.
+RENAMED_FIELDS: dict[str, str] = {}
+
+
 class ConfigError(ValueError):
     """A setting that cannot be used; its message fits on one line and names it."""
+
+
+def check_version(saved: Mapping[str, Any], source: str | os.PathLike) -> None:
+    """Refuses what a newer mempo_jax has saved, since its fields may mean other things.
+
+    Args:
+      saved: a JSON object that may hold ``VERSION_KEY``.
+      source: its file, for the error.
+
+    Raises:
+      ConfigError: it is of a newer version, or its version is no number.
+    """
+    version = saved.get(VERSION_KEY, 1)
+    is_number = isinstance(version, int) and not isinstance(version, bool)
+    if is_number and 1 <= version <= SAVED_VERSION:
+        return
+    newer = is_number and version > SAVED_VERSION
+    remedy = (
+        "a newer mempo_jax saved it; install that one" if newer else "it is damaged"
+    )
+    raise ConfigError(
+        f"{os.fspath(source)}: expected saved version 1 to {SAVED_VERSION}, got "
+        f"{version!r}: {remedy}"
+    )
+
+
+def with_version(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a config in the form in which it is saved.
+
+    Args:
+      config: nested sections.
+    """
+    return {VERSION_KEY: SAVED_VERSION, **config}
+
+
+def migrated(saved: Mapping[str, Any], source: str | os.PathLike) -> dict[str, Any]:
+    """Returns a saved config without its version and with today's names of its fields.
+
+    It warns once, by name, of fields that were renamed.
+
+    Args:
+      saved: nested sections, as read from JSON; not changed.
+      source: its file, for the error and the warning.
+
+    Raises:
+      ConfigError: as ``check_version``.
+    """
+    check_version(saved, source)
+    config = copy.deepcopy({k: v for k, v in saved.items() if k != VERSION_KEY})
+    renamed = []
+    for old, new in RENAMED_FIELDS.items():
+        section, _, field = old.rpartition(".")
+        fields = _section_of(config, section)
+        if fields is None or field not in fields:
+            continue
+        value = fields.pop(field)
+        section, _, field = new.rpartition(".")
+        # A section that came later may not be there yet.
+        target = _section_of(config, section, make=True)
+        if target is not None:
+            target.setdefault(field, value)
+            renamed.append(f"{old} is now {new}")
+    if renamed:
+        text = f"{os.fspath(source)} was saved before some fields were renamed"
+        warnings.warn(f"{text}: {', '.join(renamed)}", stacklevel=2)
+    return config
+
+
+def add_missing(
+    config: dict[str, Any],
+    defaults: Mapping[str, Any],
+    wanted: Container[str] | None = None,
+    prefix: str = "",
+) -> list[str]:
+    """Adds the fields that the sections of a saved config lack.
+
+    A whole section of the config is never added: without one it is no config of a run.
+    Sections inside of sections are, since new ones came with new kinds of tasks.
+
+    Args:
+      config: nested sections; changed.
+      defaults: the same sections, complete.
+      wanted: dotted names of the fields that may be added; None for all.
+      prefix: the dotted name of the section ``config``, with its last dot.
+
+    Returns:
+      "name = value" of each field that was added.
+    """
+    added = []
+    for field, value in defaults.items():
+        name = f"{prefix}{field}"
+        if isinstance(value, Mapping):
+            part = config.get(field, {} if prefix else None)
+            if isinstance(part, dict):
+                added += add_missing(part, value, wanted, f"{name}.")
+                if part:
+                    config[field] = part
+        elif prefix and field not in config and (wanted is None or name in wanted):
+            config[field] = value
+            added.append(f"{name} = {value!r}")
+    return added
+
+
+def _section_of(config: dict, name: str, make: bool = False) -> dict | None:
+    """The section of a dotted name; None if there is none, or something else."""
+    for part in name.split(".") if name else ():
+        config = config.setdefault(part, {}) if make else config.get(part)
+        if not isinstance(config, dict):
+            return None
+    return config
 
 
 def local_path(path: str | os.PathLike, field: str) -> pathlib.Path:

@@ -10,7 +10,13 @@ import pytest
 from mempo_jax import Agent, TextTask
 from mempo_jax.builders.memory_models import MemoryModels
 from mempo_jax.envs import EpisodeStatus, Task
-from mempo_jax.memory import Bank, BankConfig, BankFileError, make_embedder
+from mempo_jax.memory import (
+    Bank,
+    BankConfig,
+    BankConflictError,
+    BankFileError,
+    make_embedder,
+)
 from mempo_jax.settings import ConfigError
 from tests.envs.scripted_env import ScriptedEnv
 from tests.experiments.process import ROOT, environment, finish, start
@@ -38,6 +44,20 @@ def die(episode):
         os.kill(os.getpid(), signal.SIGKILL)
 
 agent.run(ScriptedEnv(), on_turn=die)
+"""
+
+
+TOGETHER = """
+import sys
+from mempo_jax import agent as agents
+from tests import agent_test
+from tests.envs.scripted_env import ScriptedEnv
+
+agents.make_engine = agent_test.scripted_engine
+agent = agents.Agent.from_pretrained(sys.argv[1], bank=sys.argv[2])
+for task in range(6):
+    agent.run(ScriptedEnv())
+    print(agent.bank.trajectory_id.removeprefix("run-"), flush=True)
 """
 
 
@@ -190,18 +210,82 @@ def test_a_bank_that_the_context_rule_would_never_fill_is_refused(make, tmp_path
         make(config=other, bank=tmp_path / "bank")
 
 
-def test_a_bank_of_other_settings_is_refused(make, agent, tmp_path):
-    other = Bank(agent.settings.memory, make_embedder("static"), "x")
-    other.save(tmp_path / "other")
-    with pytest.raises(ValueError, match="embedder 'static"):
-        make(bank=tmp_path / "other")
-    small = BankConfig(capacity=2)
-    Bank(small, make_embedder("hashing"), "x").save(tmp_path / "small")
-    with pytest.raises(ConfigError, match=r"memory\.capacity 2 there, 4 here"):
-        make(bank=tmp_path / "small")
+def test_a_bank_of_other_settings_is_taken_and_what_changed_is_named(make, tmp_path):
+    for place, embedder, size in (("other", "static", 0), ("small", "hashing", 9)):
+        made = Bank(BankConfig(capacity=size), make_embedder(embedder), "run-6")
+        for step in range(6):
+            made.write(f"{place} fact {step} of {step * 7919}", step=step)
+        made.save(tmp_path / place)
+    with pytest.warns(UserWarning, match=r"embedder is 'hashing' and was 'static': 6"):
+        assert len(make(bank=tmp_path / "other").bank) == 4
+    with pytest.warns(UserWarning, match=r"capacity is 4 and was 9.*; 2 entries over"):
+        agent = make(bank=tmp_path / "small")
+    assert len(agent.bank) == 4
+    agent.run(ScriptedEnv())
+    agent.bank.check_valid()
+    assert agent.bank.trajectory_id == "run-7"
+    assert make(bank=tmp_path / "small").bank.entries == agent.bank.entries
     (tmp_path / "small" / "meta.json").write_text("{")
     with pytest.raises(BankFileError, match=r"meta\.json"):
         make(bank=tmp_path / "small")
+
+
+def test_agents_with_one_bank_go_on_from_each_other(make, tmp_path):
+    first, second = (make(bank=tmp_path / "bank") for _ in range(2))
+    for agent in (first, second, second, first):
+        agent.run(ScriptedEnv())
+        agent.bank.check_valid()
+    assert first.bank.trajectory_id == "run-3"
+    assert second.bank.trajectory_id == "run-2"
+    assert {"run-0", "run-2"} <= {entry.source for entry in first.bank.entries}
+    saved = Bank.load(tmp_path / "bank", make_embedder("hashing"))
+    assert saved.entries == first.bank.entries
+    assert {entry.text for entry in second.bank.entries} <= set(texts(saved))
+
+
+def test_agents_of_two_processes_lose_nothing(policy, tmp_path, compiled):
+    """Both run at the same time; every task's bank begins with what was saved."""
+    env = environment(compiled, devices=1) | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", TOGETHER, str(policy), str(tmp_path / "bank")]
+    both = [
+        subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=240)[0].split() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    # Each task has a number of its own: none was replaced by another.
+    assert sorted(map(int, said[0] + said[1])) == list(range(12))
+    saved = Bank.load(tmp_path / "bank", make_embedder("hashing"))
+    saved.check_valid()
+    assert saved.trajectory_id == "run-11"
+
+
+def test_what_was_changed_by_hand_and_by_another_agent_is_not_lost(make, tmp_path):
+    agent, other = (make(bank=tmp_path / "bank") for _ in range(2))
+    agent.bank.write("by hand", step=0)
+    other.run(ScriptedEnv())
+    for act in (lambda: agent.run(ScriptedEnv()), lambda: agent.purge([0])):
+        with pytest.raises(BankConflictError, match=r"agent\.bank was changed here"):
+            act()
+    assert texts(agent.bank) == ["by hand"]
+    saved = Bank.load(tmp_path / "bank", make_embedder("hashing"))
+    assert saved.entries == other.bank.entries
+
+
+def test_an_agent_erases_for_good(make, tmp_path):
+    agent, other = (make(bank=tmp_path / "bank") for _ in range(2))
+    agent.run(ScriptedEnv())
+    secret = agent.bank.entries[0].text
+    with pytest.raises(BankConflictError, match="nothing was erased"):
+        other.purge([0])  # ids that it has not seen
+    assert other.purge([0]).purged == (0,)
+    for file in (tmp_path / "bank").iterdir():
+        assert f'"{secret}"'.encode() not in file.read_bytes()
+    agent.run(ScriptedEnv())
+    assert agent.bank.entries[0].text == ""
+    alone = make()
+    alone.run(ScriptedEnv())
+    assert alone.purge([0]).purged == (0,)
 
 
 def test_where_the_config_is_found(tmp_path, policy):

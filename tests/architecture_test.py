@@ -23,7 +23,15 @@ MAY_IMPORT = {
     "types": set(),
     "settings": set(),
     "engine_config": {"rollout"},
-    "config": {"engine_config", "core", "memory", "envs", "models", "rollout"},
+    "config": {
+        "configs",  # the defaults, for fields that a saved config lacks
+        "core",
+        "engine_config",
+        "envs",
+        "memory",
+        "models",
+        "rollout",
+    },
     "core": set(),
     "memory": set(),
     "envs": {"memory"},

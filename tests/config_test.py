@@ -4,7 +4,7 @@ import pytest
 
 from configs import base
 from mempo_jax.builders.suites import reward_function
-from mempo_jax.config import advice, complete_saved, from_config
+from mempo_jax.config import ADDED_FIELDS, advice, complete_saved, from_config
 from mempo_jax.settings import ConfigError
 from tests.experiments import tiny
 
@@ -134,6 +134,47 @@ def test_a_config_from_before_a_field_existed_is_completed_and_it_is_said():
     assert settings.train.adam_b1 == 0.9
     assert settings.credit.bonus_decay_steps == 0  # not what configs/base.py says now
     assert "adam_b1" not in saved["train"]
+
+
+def leaves(fields, prefix=""):
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+WHOLE = base.get_config().to_dict()
+
+
+@pytest.mark.parametrize("name", [each for each in leaves(WHOLE) if "." in each])
+def test_any_field_that_a_saved_config_lacks_takes_its_default_by_name(name):
+    saved = base.get_config().to_dict()
+    *sections, field = name.split(".")
+    part, whole = saved, WHOLE
+    for section in sections:
+        part, whole = part[section], whole[section]
+    del part[field]
+    with pytest.warns(UserWarning, match=f"they are taken as {name} = ") as said:
+        completed = complete_saved(saved, "run/config.json")
+    assert len(said) == 1
+    meant = ADDED_FIELDS.get(name, whole[field])
+    for section in sections:
+        completed = completed[section]
+    assert completed[field] == meant
+
+
+def test_a_section_of_new_tasks_is_added_and_a_lost_section_is_refused():
+    saved = base.get_config().to_dict()
+    del saved["env"]["factbook"]
+    with pytest.warns(UserWarning, match=r"env\.factbook\.two_hop_share = 0\.5"):
+        assert complete_saved(saved, "c") == base.get_config().to_dict()
+    del saved["memory"]
+    with (
+        pytest.warns(UserWarning, match="factbook"),
+        pytest.raises(ConfigError, match=r"config\.memory: missing"),
+    ):
+        from_config(complete_saved(saved, "c"))
 
 
 def test_a_whole_saved_config_is_left_as_it_is(recwarn):

@@ -7,7 +7,7 @@ from mempo_jax.builders import memory_models
 from mempo_jax.builders.engines import make_run_mesh
 from mempo_jax.builders.policies import make_nano
 from mempo_jax.builders.suites import make_suite
-from mempo_jax.memory import embedding
+from mempo_jax.memory import Bank, embedding
 from tests.rollout import probe_case
 
 
@@ -33,6 +33,17 @@ def embedder(settings):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedding, "_import_library", lambda: SentenceLibrary)
         return settings.memory.make_embedder().name
+
+
+def next_tasks(settings):
+    """How many entries, tombstones included, a bank holds after each of some tasks."""
+    bank, sizes = Bank(settings.memory, settings.memory.make_embedder()), []
+    for task in range(4):
+        for turn in range(3):
+            bank.write(f"ann phone is {10 + 3 * task + turn}", step=turn)
+        bank = bank.next_task(str(task))
+        sizes.append(len(bank.entries))
+    return sizes
 
 
 def advice(settings):

@@ -80,6 +80,7 @@ TABLE = {
     "memory.max_entry_chars": (30, "episode", LONG),
     "memory.merge_max_chars": (10, "episode", ROOMY),
     "memory.max_ops_per_turn": (2, "episode", LONG),
+    "memory.tombstone_turns": (2, "next_tasks", {"memory.capacity": 2}),
     "memory.judge_adds_prompt": ("{new} {old} code ?", "advice", ADVISED),
     "memory.judge_changes_prompt": ("{new} {old} code ?", "advice", ADVISED),
     "memory.judge_yes": ("code", "advice", ADVISED),

@@ -5,7 +5,15 @@ from typing import Literal
 
 import pytest
 
-from mempo_jax.settings import ConfigError, flatten, nearest, section
+from mempo_jax.settings import (
+    SAVED_VERSION,
+    ConfigError,
+    flatten,
+    migrated,
+    nearest,
+    section,
+    with_version,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,3 +132,35 @@ def test_fields_by_dotted_name():
     config = {"seed": 1, "env": {"name": "x", "babi": {"tasks": (1, 2)}}, "reward": {}}
     flat = {"seed": 1, "env.name": "x", "env.babi.tasks": [1, 2]}
     assert flatten(config) == flat
+
+
+@pytest.mark.parametrize(
+    "version", [0, -1, True, "2", 2.0, None, [2], SAVED_VERSION + 1]
+)
+def test_a_version_that_is_not_ours_is_refused_in_one_line(version):
+    newer = type(version) is int and version > SAVED_VERSION
+    said = "a newer mempo_jax saved it" if newer else "it is damaged"
+    with pytest.raises(
+        ConfigError, match=f"run/config.json: expected .*{said}"
+    ) as error:
+        migrated({"version": version}, "run/config.json")
+    assert "\n" not in str(error.value)
+
+
+def test_a_renamed_field_keeps_its_value_and_is_named(monkeypatch, recwarn):
+    renamed = {"train.rate": "train.learning_rate", "bank.size": "memory.caps.active"}
+    monkeypatch.setattr("mempo_jax.settings.RENAMED_FIELDS", renamed)
+    old = {"train": {"rate": 0.1, "steps": 3}, "bank": {"size": 4}, "seed": 1}
+    new = {"train": {"learning_rate": 0.1, "steps": 3}, "bank": {}, "seed": 1}
+    new["memory"] = {"caps": {"active": 4}}
+    assert migrated(old, "c.json") == new
+    assert [str(each.message) for each in recwarn.list] == [
+        "c.json was saved before some fields were renamed: train.rate is now "
+        "train.learning_rate, bank.size is now memory.caps.active"
+    ]
+    assert migrated(with_version(new), "c.json") == new
+    assert len(recwarn.list) == 1
+    # A value under the new name is never replaced by a leftover of the old one.
+    assert migrated({"train": {"rate": 1, "learning_rate": 2}}, "c")["train"] == {
+        "learning_rate": 2
+    }

@@ -28,7 +28,8 @@ from mempo_jax.config import POLICY_CONFIG, RunConfig, complete_saved
 from mempo_jax.distributed import hosts, placement
 from mempo_jax.distributed.placement import fetch, on_mesh, place_params
 from mempo_jax.envs import TaskSuite, derived_seed
-from mempo_jax.envs.own_environments import OwnSuite, named
+from mempo_jax.envs.base import described
+from mempo_jax.envs.own_environments import OwnSuite
 from mempo_jax.memory import OpError, error_message
 from mempo_jax.models import hf, lora, stream
 from mempo_jax.models.attention import refusal
@@ -36,7 +37,7 @@ from mempo_jax.models.decoder import LanguageModel
 from mempo_jax.models.layers import DecoderConfig
 from mempo_jax.models.nano import build_nano, nano_config
 from mempo_jax.models.tokenizer import Tokenizer
-from mempo_jax.settings import ConfigError
+from mempo_jax.settings import ConfigError, with_version
 
 FILE = POLICY_CONFIG
 EXPERT_TASKS = 16  # played for the words that an environment's own expert says
@@ -181,7 +182,7 @@ def _goals(suite: TaskSuite, settings: RunConfig) -> list[str]:
         except Exception as error:
             if not isinstance(suite, OwnSuite):
                 raise
-            faults.add(f"reset({task.seed}) raised {named(error)}")
+            faults.add(f"reset({task.seed}) raised {described(error)}")
     return goals
 
 
@@ -255,7 +256,7 @@ def write_config(directory: pathlib.Path, config: Mapping[str, Any]) -> None:
       directory: of the policy; it must exist.
       config: of the run, nested sections.
     """
-    text = json.dumps(config, indent=1, sort_keys=True)
+    text = json.dumps(with_version(config), indent=1, sort_keys=True)
     (directory / FILE).write_text(text + "\n", encoding="utf-8")
 
 
@@ -279,13 +280,13 @@ def read_config(directory: str) -> dict[str, Any]:
 
 
 def read_json(file: pathlib.Path) -> dict[str, Any]:
-    """The config of a run, completed if it is older than some fields.
+    """The config of a run as this version reads it; see ``config.complete_saved``.
 
     Args:
       file: JSON.
 
     Raises:
-      ConfigError: it cannot be read, or is not a config.
+      ConfigError: it cannot be read, is not a config, or is of a newer version.
     """
     try:
         config = json.loads(file.read_text(encoding="utf-8"))

@@ -26,6 +26,7 @@ from mempo_jax.envs import (
 )
 from mempo_jax.envs.adapters import ADAPTERS, AdapterSuite
 from mempo_jax.envs.babi import BabiSuite
+from mempo_jax.envs.base import described
 from mempo_jax.envs.context import with_examples
 from mempo_jax.envs.dialogue import DialogueSuite
 from mempo_jax.envs.experts import RollingExpert
@@ -35,7 +36,6 @@ from mempo_jax.envs.multi_qa import MultiQaSuite
 from mempo_jax.envs.own_environments import (
     OwnSuite,
     TaskFaults,
-    named,
     own_suite,
 )
 from mempo_jax.envs.qa_data import FileSource, find_files
@@ -96,7 +96,7 @@ def _check_starts(suite: TaskSuite, settings: RunConfig) -> None:
         except Exception as error:
             if not isinstance(suite, OwnSuite):
                 raise
-            faults.add(f"reset({task.seed}) raised {named(error)}")
+            faults.add(f"reset({task.seed}) raised {described(error)}")
             continue
         checked += 1
         if checked == 2:
@@ -272,7 +272,14 @@ def make_episodes(
     def make(task: Task, trajectory_id: str, variant: int = 0) -> Episode:
         context = shown.variant(variant)
         bank = Bank(settings.memory, embedder, trajectory_id, **advised.callables)
-        return Episode(suite.make(task), task, bank, max_turns, context, reward)
+        try:
+            env = suite.make(task)
+        except ConfigError:
+            raise
+        except Exception as error:  # foreign code may raise anything
+            why = f"task {task.id}: making it raised {described(error)}"
+            raise EnvironmentFault(why) from error
+        return Episode(env, task, bank, max_turns, context, reward)
 
     return make
 

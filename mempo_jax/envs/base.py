@@ -10,12 +10,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
+import reprlib
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from mempo_jax.settings import ConfigError
+
+# Characters of foreign text that an error shows, and frames of a foreign traceback.
+MOST_SHOWN, MOST_FRAMES = 300, 20
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
 
 
 class DataError(ConfigError):
@@ -178,6 +186,58 @@ class TaskSuite(Protocol):
             use.
         """
         ...
+
+
+def described(error: BaseException) -> str:
+    """Says in one short line what foreign code raised, and where.
+
+    Args:
+      error: raised by an environment or by a function of the user's.
+
+    Returns:
+      "KeyError: 'a' (games.py:12, in step)"; the place is that of the user's own code.
+    """
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # an exception's own __str__ may fail too
+        text = "(its message cannot be shown)"
+    place = _foreign_frames(error)[-1:]
+    where = "".join(
+        f" ({os.path.basename(frame.filename)}:{frame.lineno}, in {frame.name})"
+        for frame in place
+    )
+    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return f"{type(error).__name__}: {shown}{where}"
+
+
+def foreign_traceback(error: BaseException) -> str:
+    """The traceback of an error, without the frames of this program that led to it.
+
+    Args:
+      error: raised by a function of the user's.
+    """
+    lines = traceback.format_list(_foreign_frames(error))[-MOST_FRAMES:]
+    return "".join(["Traceback (most recent call last):\n", *lines])
+
+
+def shortened(value: object) -> str:
+    """The ``repr`` of a value, for an error: it may be of ten million characters.
+
+    Args:
+      value: of any kind.
+    """
+    try:
+        return _SHORT.repr(value)
+    except Exception:  # of one's own class, whose __repr__ fails
+        return f"a {type(value).__name__}"
+
+
+def _foreign_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of a traceback below the last one of this package."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [n for n, frame in enumerate(frames) if frame.filename.startswith(package)]
+    return frames[own[-1] + 1 :] if own else list(frames)
 
 
 class UnrepeatableTaskError(ConfigError):

@@ -12,7 +12,15 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from mempo_jax.envs.base import Environment, Situation, Task
+import numpy as np
+
+from mempo_jax.envs.base import (
+    Environment,
+    Situation,
+    Task,
+    described,
+    shortened,
+)
 from mempo_jax.envs.context import Context, ContextConfig, Measure, View
 from mempo_jax.envs.reward import (
     Reward,
@@ -28,6 +36,9 @@ from mempo_jax.memory import BLOCK, Bank, Grammar, Op, error_message, parse_ops
 # turn may hold many faults, and their notices must not fill the context.
 MAX_NOTICES = 2
 MAX_NOTICE_CHARS = 120
+# Of one observation, and of a goal. A context of a million tokens holds no more, and to
+# tokenise ten times as much takes as long as many turns.
+MAX_TEXT_CHARS = 1_000_000
 
 
 class EpisodeStatus(enum.StrEnum):
@@ -83,8 +94,9 @@ class Episode:
         self.answers: list[str] = []
         self.recall_seconds: list[float] = []
         self.bank_sizes: list[int] = []  # active entries after each turn's ops
-        self._observation = self._reset(env, task)
-        self._context = Context(context, env.goal)
+        # The goal is read once: one's own environment may compute it, and fail.
+        self._observation, self.goal = self._reset(env, task)
+        self._context = Context(context, self.goal)
         self._observation_index = 0
         self._moved = True
         self._recalled: list[str] = []
@@ -107,7 +119,7 @@ class Episode:
 
     def situation(self) -> Situation:
         """Returns what scripted policies see: observation and recalls of this turn."""
-        goal, block = self.env.goal, self._context.block
+        goal, block = self.goal, self._context.block
         recalls = tuple(self._recalled), tuple(self._queries)
         return Situation(self._observation, *recalls, goal, block, self.turn)
 
@@ -226,7 +238,7 @@ class Episode:
             score = self.env.score()
         except Exception as error:
             raise EnvironmentFault(
-                f"task {self.task.id}: score() raised {type(error).__name__}: {error}"
+                f"task {self.task.id}: score() raised {described(error)}"
             ) from error
         log, capacity = self.bank.log, self.bank.config.capacity
         counts = penalty_counts(
@@ -293,10 +305,11 @@ class Episode:
             result = self.env.step(text, final=is_answer)
             observation = self._checked_text(result.observation)
             reward = finite(result.reward, "the reward of step()")
+            done = self._checked_done(result.done)
         except Exception as error:
             raise EnvironmentFault(
                 f"task {self.task.id}, turn {self.turn}: the environment raised "
-                f"{type(error).__name__}: {error}"
+                f"{described(error)}"
             ) from error
         self.turn_reward.append(reward * self._reward_config.task_weight)
         self._observation = observation
@@ -304,7 +317,7 @@ class Episode:
         self._observation_index += 1
         self._moved = True
         self._recalled, self._result_lines, self._queries = [], [], []
-        if result.done or is_answer:
+        if done or is_answer:
             self.status = EpisodeStatus.DONE
 
     def _status_line(self) -> str:
@@ -325,17 +338,30 @@ class Episode:
         self._quiet_since = self.turn
         return f" {self._context_config.reminder}"
 
-    def _reset(self, env: Environment, task: Task) -> str:
+    def _reset(self, env: Environment, task: Task) -> tuple[str, str]:
+        """The first observation and the goal."""
         try:
-            return self._checked_text(env.reset(task.seed))
+            observation = self._checked_text(env.reset(task.seed))
+            return observation, self._checked_text(env.goal, "goal")
         except Exception as error:
             raise EnvironmentFault(
-                f"task {task.id}: reset({task.seed}) raised {type(error).__name__}: "
-                f"{error}"
+                f"task {task.id}: reset({task.seed}) raised {described(error)}"
             ) from error
 
     @staticmethod
-    def _checked_text(text: object) -> str:
+    def _checked_text(text: object, what: str = "observation") -> str:
         if not isinstance(text, str):
-            raise TypeError(f"expected the observation as str, got {text!r}")
+            raise TypeError(f"expected the {what} as str, got {shortened(text)}")
+        if len(text) > MAX_TEXT_CHARS:
+            raise ValueError(
+                f"expected the {what} with at most {MAX_TEXT_CHARS:,} characters, got "
+                f"{len(text):,}: no context holds more; cut it, or show it in parts"
+            )
         return text
+
+    @staticmethod
+    def _checked_done(done: object) -> bool:
+        # Not by its truth: the text "no" would end the task, and None never.
+        if not isinstance(done, bool | np.bool_) and done not in (0, 1):
+            raise TypeError(f"expected done as a bool, got {shortened(done)}")
+        return bool(done)

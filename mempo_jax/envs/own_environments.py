@@ -20,6 +20,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import math
 import re
 import threading
 import warnings
@@ -34,8 +35,10 @@ from mempo_jax.envs.base import (
     Situation,
     Task,
     derived_seed,
+    described,
 )
 from mempo_jax.envs.own_experts import UNKNOWN, WRITE_RATE, CheckedExpert, GenericExpert
+from mempo_jax.envs.tools import AWAKE, BEAT_S
 from mempo_jax.memory import BankConfig
 from mempo_jax.settings import ConfigError
 
@@ -287,7 +290,7 @@ class OwnSuite(SeededSuite):
                 questions = env.questions() if hasattr(env, "questions") else ()
                 kinds = {question.kind for question in questions}
             except Exception as error:  # foreign code may raise anything
-                faults.add(f"seed {task.seed}: {named(error)}")
+                faults.add(f"seed {task.seed}: {described(error)}")
                 continue
             return kinds.pop() if len(kinds) == 1 else "act"
         raise faults.error()
@@ -307,7 +310,7 @@ class OwnSuite(SeededSuite):
                 except Exception as error:  # foreign code may raise anything
                     faults.add(
                         "a task without a move (step('') in each turn, seed "
-                        f"{task.seed}) raised {named(error)}"
+                        f"{task.seed}) raised {described(error)}"
                     )
                 else:
                     yield texts
@@ -375,11 +378,6 @@ class TaskFaults:
         return f"{self.count} of {tried} failed while {self._what} ({first})"
 
 
-def named(error: BaseException) -> str:
-    """Returns the kind and the text of an error."""
-    return f"{type(error).__name__}: {error}"
-
-
 class AwaitedEnvironment:
     """An environment whose coroutines are waited for, so that it can be called as any.
 
@@ -401,8 +399,10 @@ class AwaitedEnvironment:
         def awaited(*args: Any, **named: Any) -> Any:
             call = value(*args, **named)
             future = asyncio.run_coroutine_threadsafe(call, _event_loop())
-            # Not result(timeout): the coroutine may raise a TimeoutError of its own.
-            concurrent.futures.wait([future], self._limit)
+            end = math.inf if self._limit is None else AWAKE.now() + self._limit
+            while not future.done() and (left := end - AWAKE.now()) > 0:
+                # Not result(timeout): the coroutine may raise a TimeoutError itself.
+                concurrent.futures.wait([future], min(left, BEAT_S))
             if not future.done():
                 # Unlike a thread it can be ended, and the thread that waits here too.
                 future.cancel()

@@ -16,10 +16,15 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
+from mempo_jax.envs.base import described, foreign_traceback, shortened
 from mempo_jax.memory import OpRecord
 
 PENALTIES = ("malformed", "duplicate", "overflow", "write_cost")
 EFFICIENCY = ("efficiency_size", "efficiency_hits")
+# A sum of parts may miss its bound by rounding, by far less than this in float64.
+ROUNDING = 1e-6
 MAX_EFFICIENCY = 0.2  # of the task's weight, all of EFFICIENCY together
 NO_LISTS = (str, bytes, bytearray, Mapping, Set)  # iterating them gives no rewards
 RewardFunction = Callable[[Sequence[Any]], Sequence[float]]
@@ -113,7 +118,13 @@ class Reward:
 
 
 class RewardError(ValueError):
-    """A reward function broke its contract: one finite float per trajectory."""
+    """A reward function broke its contract: one finite float per trajectory.
+
+    Attributes:
+      details: the traceback of the function, if it raised; else "".
+    """
+
+    details = ""
 
 
 def compose(
@@ -126,7 +137,8 @@ def compose(
     """Weights the components of one trajectory and adds them up.
 
     Args:
-      score: task score in [0, 1].
+      score: task score in [0, 1]. What is outside by rounding alone is cut: nine times
+        1/9 is a little more than 1.
       counts: events by name of ``PENALTIES``.
       settings: the weights.
       source: where the score came from, for the error.
@@ -135,17 +147,15 @@ def compose(
     Raises:
       RewardError: the score is not one finite number in [0, 1].
     """
-    score = finite(score, source)
-    if not 0 <= score <= 1:
-        raise RewardError(f"{source}: expected a number in [0, 1], got {score}")
+    score = share(score, source)
     raw = {"task": score} | {name: float(counts[name]) for name in PENALTIES}
     weighted = {"task": score * settings.task_weight}
     weighted |= {name: raw[name] * getattr(settings, name) for name in PENALTIES}
     # The floor bounds the sum only; each component keeps its full weighted value.
     penalty = max(sum(weighted[n] for n in PENALTIES), settings.penalty_floor)
     total = weighted["task"] + penalty
-    for name, share in efficiency.items():
-        raw[name], weighted[name] = share, share * getattr(settings, name)
+    for name, part in efficiency.items():
+        raw[name], weighted[name] = part, part * getattr(settings, name)
         total += weighted[name]
     return Reward(raw, weighted, total)
 
@@ -184,10 +194,19 @@ def call_reward_function(
       One float per trajectory, in order.
 
     Raises:
-      RewardError: wrong count, None, NaN, infinity or a string; names the function.
+      RewardError: wrong count, None, NaN, infinity or a string; or the function raised,
+        and ``details`` has its traceback. The message names the function.
     """
     name = getattr(function, "__qualname__", repr(function))
-    values = function(trajectories)
+    try:
+        values = function(trajectories)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raised = RewardError(
+            f"reward function {name} raised {described(error)}; see "
+            "config.reward.function"
+        )
+        raised.details = foreign_traceback(error)
+        raise raised from error
     try:
         count = None if isinstance(values, NO_LISTS) else len(values)
     except TypeError:
@@ -208,6 +227,24 @@ def call_reward_function(
     ]
 
 
+def share(value: Any, source: str) -> float:
+    """Returns ``value`` as a float in [0, 1].
+
+    Args:
+      value: the number to check; what is outside by rounding at most is cut.
+      source: where it came from, for the error.
+
+    Raises:
+      RewardError: it is no finite number, or outside of [0, 1].
+    """
+    number, most = finite(value, source), ROUNDING
+    if isinstance(value, np.floating):  # a sum of a hundred float32 parts misses more
+        most = max(most, min(64 * float(np.finfo(value.dtype).eps), 1e-3))
+    if not -most <= number <= 1 + most:
+        raise RewardError(f"{source}: expected a number in [0, 1], got {number}")
+    return min(max(number, 0.0), 1.0)
+
+
 def finite(value: Any, source: str) -> float:
     """Returns ``value`` as a float.
 
@@ -220,9 +257,14 @@ def finite(value: Any, source: str) -> float:
     """
     # Python counts True as a number; as a reward it is a mistake.
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise RewardError(f"{source}: expected one finite float, got {value!r}")
-    return float(value)
+    try:
+        number = float(value) if is_number else math.nan
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
+        got = shortened(value)
+        raise RewardError(f"{source}: expected one finite float, got {got}")
+    return number
 
 
 def penalty_counts(

@@ -5,20 +5,26 @@ good gives a ``ToolResult`` with an error in words, which an environment shows a
 observation instead of losing the trajectory. With ``deterministic`` the global random
 numbers that a tool draws (``random``, ``numpy.random``) depend only on the seed that it
 was made with and on its earlier calls, whatever else draws them.
+
+``AWAKE`` is the clock of all limits of calls.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import queue
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+BEAT_S = 0.5  # between two notes of the clock, and two looks at a call's end
+GAP_S = 2.0  # a longer one is no load of the machine: the process was stopped
 MAX_ERROR_CHARS = 160  # characters of an exception's message in an observation
 
 
@@ -125,10 +131,56 @@ def _within(
             outcome.put((None, error))
 
     threading.Thread(target=work, daemon=True).start()
-    try:
-        return outcome.get(timeout=limit_s)
-    except queue.Empty:
-        return None
+    end = AWAKE.now() + limit_s
+    while (left := end - AWAKE.now()) > 0:
+        with contextlib.suppress(queue.Empty):
+            return outcome.get(timeout=min(left, BEAT_S))
+    return None
+
+
+class AwakeClock:
+    """Seconds in which this process could run.
+
+    While a process is stopped (SIGSTOP, Ctrl-Z) or the machine sleeps, the clock of the
+    system goes on. A limit that counted those seconds would give up every call under
+    way as soon as the process goes on, though none has had its time.
+
+    A thread notes that time has passed twice a second; where it could not, nothing
+    else could run either.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._awake = 0.0
+        self._noted: float | None = None  # by the system's clock; None: no thread yet
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget_thread)
+
+    def now(self) -> float:
+        """Seconds since the first call."""
+        with self._lock:
+            if self._noted is None:
+                self._noted = time.monotonic()
+                threading.Thread(target=self._beat, daemon=True).start()
+            return self._awake + self._since()
+
+    def _since(self) -> float:
+        """Seconds since the thread's last note, as far as it can have been awake."""
+        return min(time.monotonic() - self._noted, GAP_S)
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(BEAT_S)
+            with self._lock:
+                self._awake += self._since()
+                self._noted = time.monotonic()
+
+    def _forget_thread(self) -> None:
+        # No thread lives on in a forked child, and a lock may be held there for ever.
+        self._lock, self._noted = threading.Lock(), None
+
+
+AWAKE = AwakeClock()
 
 
 class _Draws:

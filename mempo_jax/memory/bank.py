@@ -7,33 +7,31 @@ by which a bank is forked, shown as it was at an earlier turn, and replayed.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Self
 
 import numpy as np
 
-from mempo_jax.memory import arguments, gates, hygiene, persist
+from mempo_jax.memory import arguments, gates, hygiene, persist, retention
 from mempo_jax.memory.bank_config import BankConfig
-from mempo_jax.memory.embedding import Embedder
+from mempo_jax.memory.embedding import Embedder, checked_rows
 from mempo_jax.memory.entry import (
     DeleteResult,
     Entry,
     Hit,
     MergeResult,
+    PurgeResult,
     Status,
     Summary,
     WriteResult,
     full_text,
 )
+from mempo_jax.memory.index import mmr
 from mempo_jax.memory.lexical.judge import Judge, make_judge
 from mempo_jax.memory.ops import OpError, OpKind, OpOutcome, OpRecord
-from mempo_jax.memory.rerank import mmr
 from mempo_jax.memory.store import EntryTable, check_bank
 
 _MAKES_ENTRY = (OpOutcome.NEW, OpOutcome.MERGED)
-_RATE_WARNING = 0.30  # real conversations stay far below: 1 to 3 %
-_RATE_LEAST_WRITES = 20  # with fewer writes the merge rate is mostly chance
 _SHOWN_ENTRIES = 50  # printing a bank shows this many of the newest
 
 
@@ -85,6 +83,7 @@ class Bank:
         self.config = config
         self.embedder = embedder
         self.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
+        self._saved: dict[str, persist.SavedVersion] = {}
         self._start(self._make_table(()))
         self._gates = gates.Gates(config, make_judge(config.judge, judge), summarise)
 
@@ -147,7 +146,7 @@ class Bank:
             "",
             token_span=arguments.span("write", token_span),
             text=arguments.text("write: text", text),
-            title=_plain_title(arguments.optional_text("write: title", title)),
+            title=gates.plain_title(arguments.optional_text("write: title", title)),
         )
         error = self._gates.text_error(text, title)
         if self._log_refused(draft, error):
@@ -157,7 +156,8 @@ class Bank:
         # The vector is of the text as it was sent: a joined text needs its own.
         unchanged = (record.title, record.stored) == (draft.title, text)
         self._change(record, vector if unchanged else None)
-        self._warn_of_merges()
+        if record.outcome == OpOutcome.MERGED:
+            gates.warn_of_merges(self._accepted, self._merged, self.config)
         return WriteResult(record.outcome, record.entry_ids[0], record.similarity)
 
     def recall(
@@ -293,7 +293,7 @@ class Bank:
         refused = self._gates.text_error(text, title) or not self.config.enabled
         if refused or not len(self):
             return []
-        text = full_text(_plain_title(title), text)
+        text = full_text(gates.plain_title(title), text)
         return self._gates.questions(text, self._table, self._embed([text])[0])
 
     @property
@@ -407,6 +407,9 @@ class Bank:
         ``turns``: -1 is the last turn of this task. Ages and the order of eviction stay
         right, the log starts anew, and entries keep their source. Costs O(entries).
 
+        With ``config.tombstone_turns``, tombstones last touched longer ago are dropped
+        once they are a quarter of all entries; ids change then, see ``compact``.
+
         Args:
           trajectory_id: source of what is written in the new task.
           turns: how many turns this task took; up to the last one logged if None.
@@ -419,7 +422,48 @@ class Bank:
         turns = logged if turns is None else turns
         most = arguments.LAST_TURN
         turns = arguments.integer("next_task: turns", turns, logged, most)
-        return self._with_table(self._table.before(turns), trajectory_id)
+        bank = self._with_table(self._table.before(turns), trajectory_id)
+        retention.drop_if_many(bank, self.config.tombstone_turns)
+        return bank
+
+    def compact(self, turns: int = 0) -> dict[int, int]:
+        """Drops old tombstones, so that a bank does not grow with all it ever held.
+
+        As in ``next_task`` steps are put back and the log starts anew. An id is a
+        place, so the entries that stay get new ids in the same order.
+
+        Args:
+          turns: tombstones that were written or recalled in so many turns before stay.
+
+        Returns:
+          Old id -> new id of every entry that stayed.
+        """
+        turns = arguments.integer("compact: turns", turns, 0)
+        return retention.compact(self, turns)
+
+    def purge(self, ids) -> PurgeResult:
+        """Erases entries for good: title, text and embedding, in memory and on disk.
+
+        So are those that took over their text in a merge, or gave it to them. The ids
+        stay, without a text. The log, which holds what was written, asked and answered,
+        starts anew as in ``next_task``, and the bank is saved wherever it was loaded
+        from or saved to. What was copied before stays: forks, trajectories, backups.
+
+        Args:
+          ids: of any entries, active or not.
+
+        Raises:
+          TypeError, ValueError: they are no ids of this bank; nothing is changed.
+          BankConflictError, OSError: erased here, and not in the directory named.
+        """
+        ids = gates.plain_ids("purge", ids)
+        if unknown := [i for i in ids if not self._table.holds(i)]:
+            raise ValueError(
+                f"purge: expected ids below {len(self._table)}, got {unknown}"
+            )
+        result = retention.purge(self, ids)
+        persist.save_again(self)
+        return result
 
     def at(self, step: int) -> Self:
         """Makes an independent bank as this one was after a turn.
@@ -459,27 +503,32 @@ class Bank:
           ValueError: the record does not fit the bank; nothing is changed.
         """
         if embedding is not None:
-            embedding = self._check_rows([embedding], 1, "Bank.apply")[0]
+            dim = self.embedder.dim
+            embedding = checked_rows([embedding], 1, dim, "Bank.apply")[0]
         self._change(record, embedding)
 
-    def save(self, directory) -> None:
+    def save(self, directory, *, replace: bool = False) -> None:
         """Writes the bank to one directory, in place of the bank that was there.
+
+        It refuses if another process has saved there since this bank was loaded.
 
         Args:
           directory: new, empty, or holding a saved bank; errors: see ``persist.save``.
+          replace: replaces any bank that is there.
         """
-        persist.save(self, directory)
+        persist.save(self, directory, replace)
 
     @classmethod
-    def load(cls, directory, embedder: Embedder, **callables) -> Bank:
-        """Reads a saved bank, its log included; errors: see ``persist.load``.
+    def load(cls, directory, embedder: Embedder, **options) -> Bank:
+        """Reads a saved bank, its log included; see ``persist.load``, also for errors.
 
         Args:
           directory: where ``save`` wrote it.
           embedder: of the same name and width as the saved bank's.
-          **callables: ``judge`` and ``summarise``, as in the constructor.
+          **options: ``judge`` and ``summarise``, as in the constructor, and ``config``:
+            settings to go on with in place of those that it was saved with.
         """
-        return persist.load(cls, directory, embedder, **callables)
+        return persist.load(cls, directory, embedder, **options)
 
     def check_valid(self) -> None:
         """Raises AssertionError naming the first broken invariant."""
@@ -507,6 +556,7 @@ class Bank:
         twin = object.__new__(type(self))
         # Rules, embedder and gates are shared: faster than building them again.
         twin.__dict__.update(self.__dict__)
+        twin._saved = dict(self._saved)
         twin.trajectory_id = arguments.text("Bank: trajectory_id", trajectory_id)
         twin._start(table)
         return twin
@@ -542,56 +592,7 @@ class Bank:
         return mmr(similarities, vectors, k=k, mmr_lambda=self.config.mmr_lambda)
 
     def _embed(self, texts: list[str]) -> np.ndarray:
-        rows = self.embedder.embed(texts)
-        return self._check_rows(rows, len(texts), f"embedder {self.embedder.name!r}")
-
-    def _check_rows(self, rows, count: int, where: str) -> np.ndarray:
-        """Returns a read-only copy: the embedder may write over its rows later."""
-        try:
-            rows = np.array(rows)
-        except ValueError:  # rows of different lengths: refused below
-            rows = np.array(None)
-        shape = (count, self.embedder.dim)
-        fits = rows.shape == shape and rows.dtype == np.float32
-        # 1e-3 is far above the rounding of float32 and below any fault that matters.
-        if not fits or not (abs(np.einsum("nd,nd->n", rows, rows) - 1) < 1e-3).all():
-            raise ValueError(
-                f"{where}: expected finite float32 rows of unit norm, shape {shape}; "
-                f"got {rows.dtype} {rows.shape}; see memory.embedder"
-            )
-        rows.setflags(write=False)
-        return rows
-
-    def _warn_of_merges(self) -> None:
-        due = self._accepted >= _RATE_LEAST_WRITES and self.log[-1].outcome == "merged"
-        if due and self.merge_rate > _RATE_WARNING:
-            warnings.warn(
-                "more than 30 % of the accepted writes were merged; raise "
-                f"memory.merge_threshold (now {self.config.merge_threshold})",
-                stacklevel=3,
-            )
-
-
-def replay(
-    initial: Bank, log: Iterable[OpRecord], trajectory_id: str | None = None
-) -> Bank:
-    """Applies a log to a bank and so gives the logged bank again, bit for bit.
-
-    Args:
-      initial: the bank before the log; it is left as it is.
-      log: the records, complete and in order.
-      trajectory_id: source of the entries made; that of ``initial`` if None.
-
-    Raises:
-      ValueError: a record does not fit what came before it.
-    """
-    name = initial.trajectory_id if trajectory_id is None else trajectory_id
-    bank = initial.fork(name)
-    for record in log:
-        bank.apply(record)
-    return bank
-
-
-def _plain_title(title: str | None) -> str | None:
-    """Puts a title on one line, as titles are shown in a list; None if it is empty."""
-    return " ".join((title or "").split()) or None
+        where = f"embedder {self.embedder.name!r}"
+        return checked_rows(
+            self.embedder.embed(texts), len(texts), self.embedder.dim, where
+        )

@@ -22,6 +22,8 @@ class BankConfig:
       max_entry_chars: longest title plus text of an entry.
       merge_max_chars: longest joined text of merged entries before it is shortened.
       max_ops_per_turn: most ops in one turn.
+      tombstone_turns: turns from which on ``next_task`` may drop a tombstone; 0 keeps
+        all.
       enabled: False logs every op and does nothing.
     """
 
@@ -35,6 +37,7 @@ class BankConfig:
     max_entry_chars: int = 2000
     merge_max_chars: int = 1000
     max_ops_per_turn: int = 4
+    tombstone_turns: int = 0
     enabled: bool = True
 
     def __post_init__(self):
@@ -50,6 +53,8 @@ class BankConfig:
             "max_ops_per_turn",
         ):
             _require(getattr(self, name) >= 1, name, getattr(self, name), ">= 1")
+        turns = self.tombstone_turns
+        _require(turns >= 0, "tombstone_turns", turns, ">= 0 (0: all are kept)")
         _require(0 <= self.mmr_lambda <= 1, "mmr_lambda", self.mmr_lambda, "in [0, 1]")
         _require(
             -1 <= self.merge_threshold <= 1.01,

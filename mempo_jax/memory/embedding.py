@@ -108,6 +108,33 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     return rows.astype(np.float32)
 
 
+def checked_rows(rows, count: int, dim: int, where: str) -> np.ndarray:
+    """Returns a read-only copy of embeddings: their maker may write over them later.
+
+    Args:
+      rows: what should be float32 [count, dim], unit norm.
+      count: of texts.
+      dim: width of the vectors.
+      where: they come from, for the message.
+
+    Raises:
+      ValueError: they are something else, or not finite.
+    """
+    try:
+        rows = np.array(rows)
+    except ValueError:  # rows of different lengths: refused below
+        rows = np.array(None)
+    fits = rows.shape == (count, dim) and rows.dtype == np.float32
+    # 1e-3 is far above the rounding of float32 and below any fault that matters.
+    if not fits or not (abs(np.einsum("nd,nd->n", rows, rows) - 1) < 1e-3).all():
+        raise ValueError(
+            f"{where}: expected finite float32 rows of unit norm, shape "
+            f"{(count, dim)}; got {rows.dtype} {rows.shape}; see memory.embedder"
+        )
+    rows.setflags(write=False)
+    return rows
+
+
 class HashingEmbedder:
     """Signed feature hashing of words and of character 3-grams within words.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class Reason(enum.StrEnum):
     POLICY = "policy"
     EVICTED = "evicted"
     SUPERSEDED = "superseded"
+    PURGED = "purged"  # by the owner of the bank: its text is gone for good
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +42,8 @@ class Entry:
         the turn before this task (see ``Bank.next_task``).
       access_count: how often it was recalled; a merged entry takes over its parents'.
       source: id of the trajectory that wrote it.
-      status, reason: whether it is active, and if not, why.
+      status, reason: whether it is active, and if not, why. A purged entry has no text
+        any more.
       merged_into: id of the entry that replaced it, -1 for none.
       parents: ids of the entries merged into this one.
     """
@@ -63,10 +66,14 @@ class Entry:
         text = " ".join(full_text(self.title, self.text).split())
         if len(text) > _SHOWN_CHARS:
             text = f"{text[:_SHOWN_CHARS]}..."
+        if self.reason == Reason.PURGED:
+            text = "(its text was erased)"
         recalls = f"recalled {self.access_count}x"
         return f"{self.id:4}  {self._fate():18}  {recalls:14}  {text}"
 
     def _fate(self) -> str:
+        if self.reason == Reason.PURGED:
+            return "purged"
         if self.reason == Reason.SUPERSEDED:
             return f"superseded by {self.merged_into}"
         if self.status == Status.MERGED:
@@ -88,6 +95,18 @@ class Entry:
             self.merged_into,
             self.parents,
         )
+
+    @classmethod
+    def from_facts(cls, facts: Sequence, embedding: np.ndarray) -> Entry:
+        """Returns the entry of some ``facts``.
+
+        Args:
+          facts: as ``facts`` gives them; JSON may have changed tuples into lists.
+          embedding: float32 [dim], unit norm.
+        """
+        number, title, text, *middle, status, reason, into, parents = facts
+        fate = Status(status), Reason(reason), into, tuple(parents)
+        return cls(number, title, text, embedding, *middle, *fate)
 
     def __eq__(self, other) -> bool:
         """Bit-for-bit equality, embedding included."""
@@ -154,6 +173,24 @@ class Entry:
             reason,
             merged_into,
             self.parents,
+        )
+
+    def purged(self) -> Entry:
+        """Returns what stays of this entry once it is erased: its place and its ids.
+
+        The embedding goes too, since words can be guessed from it.
+        """
+        blank = np.zeros_like(self.embedding)
+        blank[:1] = 1.0  # of unit norm, as every embedding is
+        blank.setflags(write=False)
+        merged = self.status == Status.MERGED
+        return dataclasses.replace(
+            self,
+            title=None,
+            text="",
+            embedding=blank,
+            status=Status.MERGED if merged else Status.DELETED,
+            reason=Reason.PURGED,
         )
 
 
@@ -223,6 +260,20 @@ class DeleteResult:
 
     outcome: str
     error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PurgeResult:
+    """What came of a purge.
+
+    Attributes:
+      purged: ids of the entries that were erased, those asked for among them.
+      repeated_in: ids of other entries in which the text or title of an erased one
+        occurs; they are left as they are.
+    """
+
+    purged: tuple[int, ...]
+    repeated_in: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from mempo_jax.memory import arguments
+from mempo_jax.memory import arguments, lexical
 from mempo_jax.memory.bank_config import BankConfig
 from mempo_jax.memory.entry import Entry, Status, full_text
 from mempo_jax.memory.lexical import judge
@@ -18,6 +20,8 @@ from mempo_jax.memory.ops import OpError, OpOutcome, OpRecord
 from mempo_jax.memory.store import EntryTable
 
 _VERDICTS = tuple(str(verdict) for verdict in Verdict)
+_RATE_WARNING = 0.30  # real conversations stay far below: 1 to 3 %
+_RATE_LEAST_WRITES = 20  # with fewer writes the merge rate is mostly chance
 _JUDGED_ENTRIES = 4  # a write is compared with so few: each costs a verdict
 
 
@@ -25,7 +29,8 @@ class BatchJudge(Protocol):
     """A judge that can be asked about several pairs at a time.
 
     A plain callable (new, old) -> Verdict is a judge too. If there is a ``many``, all
-    that a write is compared with is judged together.
+    that a write is compared with is judged together. If it remembers what it was asked,
+    a ``forget()`` makes it forget that; ``Bank.purge`` calls it.
     """
 
     def __call__(self, new: str, old: str) -> Verdict: ...
@@ -153,6 +158,14 @@ class Gates:
         too_long = len(text) + len(title or "") > self.config.max_entry_chars
         return OpError.TEXT_TOO_LONG if too_long else None
 
+    def forget(self) -> None:
+        """Empties the caches of the judge: they hold texts that it was asked about."""
+        for name, module in [*sys.modules.items()]:
+            if name.startswith(lexical.__name__):
+                for value in vars(module).values():
+                    getattr(value, "cache_clear", int)()
+        getattr(self.judge, "forget", int)()
+
     def _verdicts(self, pairs: list[tuple[str, str]]) -> Iterable[Verdict]:
         """Verdicts in order; a judge without ``many`` is asked one at a time."""
         if self.config.judge != "always" and any(new == old for new, old in pairs):
@@ -259,3 +272,28 @@ def ids_error(table: EntryTable, ids: tuple, least: int) -> str | None:
         return OpError.DUPLICATE_ID
     active = all(table[i].status == Status.ACTIVE for i in ids)
     return None if active else OpError.INACTIVE_ID
+
+
+def plain_title(title: str | None) -> str | None:
+    """Puts a title on one line, as titles are shown in a list; None if it is empty.
+
+    Args:
+      title: as the policy wrote it.
+    """
+    return " ".join((title or "").split()) or None
+
+
+def warn_of_merges(accepted: int, merged: int, config: BankConfig) -> None:
+    """Warns if a large share of the writes was merged: they may not have been alike.
+
+    Args:
+      accepted: writes that made an entry.
+      merged: those of them that were merged with others.
+      config: settings of the bank.
+    """
+    if accepted >= _RATE_LEAST_WRITES and merged > _RATE_WARNING * accepted:
+        warnings.warn(
+            "more than 30 % of the accepted writes were merged; raise "
+            f"memory.merge_threshold (now {config.merge_threshold})",
+            stacklevel=4,
+        )

@@ -111,6 +111,26 @@ class OpRecord:
     supersedes: bool = False
     evicted: tuple[int, ...] = ()
 
+    def row(self) -> dict:
+        """Returns the fields by name, as a line of a saved log has them."""
+        # ``dataclasses.asdict`` copies deeply, which is slow.
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_row(cls, row: dict) -> OpRecord:
+        """Returns the record of a line of a saved log.
+
+        Args:
+          row: as ``row`` gives it; JSON may have changed tuples into lists.
+        """
+        span = row["token_span"]
+        tuples = {
+            "entry_ids": tuple(row["entry_ids"]),
+            "evicted": tuple(row["evicted"]),
+            "token_span": None if span is None else tuple(span),
+        }
+        return cls(**{**row, **tuples})
+
 
 _MESSAGES = {
     OpError.UNCLOSED_TAG: "<{tag}> was never closed.",

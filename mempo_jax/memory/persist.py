@@ -7,6 +7,10 @@ names beside the old ones, then puts a new ``meta.json`` in place by one rename,
 takes the old files away: a reader sees the old bank or the new one. Readers take no
 lock: a file that vanished before it could be opened means that ``meta.json`` was
 replaced meanwhile, and they start again.
+
+A bank remembers which version of a directory it was loaded from or saved as. So a save
+finds out that another process, or another bank of this one, has saved there since, and
+refuses to replace what it does not know.
 """
 
 from __future__ import annotations
@@ -21,13 +25,17 @@ import os
 import pathlib
 import re
 import secrets
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from mempo_jax.memory import retention
 from mempo_jax.memory.bank_config import BankConfig
-from mempo_jax.memory.entry import Entry, Reason, Status
+from mempo_jax.memory.entry import Entry
 from mempo_jax.memory.ops import OpOutcome, OpRecord
 
 try:
@@ -38,8 +46,9 @@ except ImportError:  # no Unix: saves by several processes are then not kept apa
 
 META = "meta.json"
 FORMAT = "mempo_jax.bank"
-VERSION = 2
-_READABLE = (1, 2)  # version 1 had the same files under fixed names
+# Version 1 had the same files under fixed names; 3 brought purged entries.
+VERSION = 3
+_READABLE = (1, 2, 3)
 _SUFFIX = {"entries": "jsonl", "log": "jsonl", "embeddings": "npy"}
 # Names that a save writes: it never removes a file of another name.
 _BANK_FILE = re.compile(
@@ -47,7 +56,10 @@ _BANK_FILE = re.compile(
     r"(entries|log)(\.[0-9a-f]{16})?\.jsonl|embeddings(\.[0-9a-f]{16})?\.npy"
 )
 _CONFIG = tuple(field.name for field in dataclasses.fields(BankConfig))
-_RECORD = tuple(field.name for field in dataclasses.fields(OpRecord))
+_LOCK_WAIT_S = 600.0  # for another process: as long as a task of an agent may take
+_LOCK_PAUSE_S = 0.05
+# Locked directories by (thread, path): one that holds a lock may save there.
+_HELD: dict[tuple[int, str], int | None] = {}
 _ROWS = 4096  # rows written at a time: saving needs no second copy of the vectors
 
 
@@ -55,24 +67,62 @@ class BankFileError(ValueError):
     """A saved bank that cannot be read; the message names the file."""
 
 
+class BankConflictError(BankFileError):
+    """Another process, or another bank, has saved to the directory in the meantime."""
+
+
 class _OtherFormatError(BankFileError):
     """The file is sound, but no bank that this version reads."""
 
 
-def save(bank, directory) -> None:
+class SavedVersion(NamedTuple):
+    """What a bank knows of a directory that it was loaded from or saved to.
+
+    Attributes:
+      checksum: of ``meta.json`` then; "" if nothing was there.
+      records: length of the bank's log then.
+    """
+
+    checksum: str = ""
+    records: int = 0
+
+
+def save(bank, directory, replace: bool = False) -> None:
     """Writes a bank to a directory; cut off, it leaves the previous save complete.
 
     A load meanwhile, in any process, gets the old bank or the new one. Of two saves at
-    the same time the second waits.
+    the same time the second waits. If the bank that is there is one that this bank
+    never was, a warning says that it is replaced.
 
     Args:
       bank: the bank.
       directory: a new directory, an empty one or a saved bank.
+      replace: whether to replace what is there whatever it is, without a warning.
 
     Raises:
+      BankConflictError: since this bank was loaded from there, or saved there, another
+        one was saved; that one stays.
       BankFileError: something else than a saved bank is there; it is left alone.
       OSError: it could not be written (disk full, no permission, ...).
     """
+    folder = _folder(directory)
+    known = bank._saved.get(_key(folder))
+
+    def check(there: str) -> None:
+        if replace or not there or (known is not None and known.checksum == there):
+            return
+        if known is not None:
+            raise BankConflictError(
+                f"{folder}: another process or bank has saved there since this bank "
+                "was loaded or saved; load it and write again, save to another "
+                "directory, or give replace=True to lose what was saved"
+            )
+        warnings.warn(
+            f"{folder}: the saved bank there, which this bank was not loaded from, is "
+            "replaced; replace=True says that it is meant",
+            stacklevel=4,
+        )
+
     meta = {
         "embedder": bank.embedder.name,
         "dim": bank.embedder.dim,
@@ -80,20 +130,71 @@ def save(bank, directory) -> None:
         "config": {name: getattr(bank.config, name) for name in _CONFIG},
     }
     parts = {
-        "entries": _json_lines(map(_entry_row, bank.initial_entries)),
-        "log": _json_lines(map(_record_row, bank.log)),
+        "entries": _json_lines(entry.facts() for entry in bank.initial_entries),
+        "log": _json_lines(record.row() for record in bank.log),
         "embeddings": _array_chunks(bank.entries, bank.embedder.dim),
     }
-    write(_folder(directory), meta, parts)
+    checksum = write(folder, meta, parts, check)
+    bank._saved[_key(folder)] = SavedVersion(checksum, len(bank.log))
 
 
-def load(cls, directory, embedder, **callables):
+def save_again(bank) -> None:
+    """Saves a bank in each directory where it is, so that no older save of it is left.
+
+    Args:
+      bank: the bank.
+
+    Raises:
+      BankConflictError, OSError: as ``save``; or older files could not be removed.
+    """
+    for path in list(bank._saved):
+        folder = pathlib.Path(path)
+        if not _checksum_of(folder):
+            continue  # it was removed meanwhile
+        save(bank, folder)
+        left = _bank_files(folder) - {META} - _files_in_meta(folder)
+        if left:
+            raise OSError(
+                errno.EBUSY,
+                f"could not remove files of earlier saves: {', '.join(sorted(left))}",
+                str(folder),
+            )
+
+
+def is_outdated(bank, directory) -> bool:
+    """Whether a directory holds another version than the one that a bank knows.
+
+    Args:
+      bank: the bank.
+      directory: where it may have been saved.
+    """
+    folder = _folder(directory)
+    there = _checksum_of(folder)
+    return there not in ("", bank._saved.get(_key(folder), SavedVersion()).checksum)
+
+
+def is_unsaved(bank, directory) -> bool:
+    """Whether a bank has changed since it was loaded from a directory or saved there.
+
+    Args:
+      bank: the bank.
+      directory: the directory.
+    """
+    known = bank._saved.get(_key(_folder(directory)), SavedVersion())
+    return len(bank.log) != known.records
+
+
+def load(cls, directory, embedder, config: BankConfig | None = None, **callables):
     """Reads the bank that ``save`` wrote.
 
     Args:
       cls: ``Bank``.
       directory: where it was saved.
       embedder: of the name and width that the bank was saved with.
+      config: settings to open it with, whatever it was saved with. If something
+        differs, a warning says what: the bank then begins as in the next task, entries
+        over the capacity are evicted, and texts are embedded anew by another embedder.
+        None: those that it was saved with.
       **callables: ``judge`` and ``summarise`` for the constructor.
 
     Raises:
@@ -105,26 +206,48 @@ def load(cls, directory, embedder, **callables):
     folder = _folder(directory)
     with opened(folder) as (meta, files):
         model = (embedder.name, embedder.dim)
-        if model != (meta["embedder"], meta["dim"]):
+        same_model = model == (meta["embedder"], meta["dim"])
+        if not same_model and config is None:
             raise ValueError(
                 f"the bank in {folder} was made with embedder {meta['embedder']!r} of "
                 f"dimension {meta['dim']}, got {model[0]!r} of {model[1]}: embeddings "
                 "cannot be mixed; set memory.embedder to the former"
             )
-        bank = cls(_config(meta, folder), embedder, meta["trajectory_id"], **callables)
+        saved = _config(meta, folder)
+        # Another embedder has no part in reading: the vectors are there.
+        reader = (
+            embedder
+            if same_model
+            else retention.SavedModel(meta["embedder"], meta["dim"])
+        )
+        bank = cls(saved, reader, meta["trajectory_id"], **callables)
         vectors = np.load(files["embeddings"], allow_pickle=False)
         vectors.setflags(write=False)  # entries are views of it, shared by forks
         rows = zip(_read_lines(files["entries"]), vectors)
-        bank._start(bank._make_table(_entry(row, vector) for row, vector in rows))
+        bank._start(bank._make_table(Entry.from_facts(*row) for row in rows))
         for row in _read_lines(files["log"]):
-            record = _record(row)
+            record = OpRecord.from_row(row)
             adds = record.outcome in (OpOutcome.NEW, OpOutcome.MERGED)
             bank._change(record, vectors[record.entry_ids[0]] if adds else None)
+    if config is not None:
+        bank, changed = retention.with_settings(bank, config, embedder)
+        if changed:
+            warnings.warn(
+                f"bank {folder}: opened with other settings than it was saved with: "
+                f"{'; '.join(changed)}",
+                stacklevel=3,
+            )
+    bank._saved[_key(folder)] = SavedVersion(_meta_checksum(meta), len(bank.log))
     return bank
 
 
 def _folder(directory) -> pathlib.Path:
     return pathlib.Path(directory).expanduser()
+
+
+def _key(folder: pathlib.Path) -> str:
+    """The same for all spellings of a path."""
+    return os.path.realpath(folder)
 
 
 def _config(meta: dict, folder: pathlib.Path) -> BankConfig:
@@ -135,46 +258,6 @@ def _config(meta: dict, folder: pathlib.Path) -> BankConfig:
             f"{folder / META}: expected settings of a bank, got "
             f"{meta['config']}: {error}"
         ) from error
-
-
-def _entry_row(entry: Entry) -> list:
-    return list(entry.facts())
-
-
-def _entry(row: list, vector: np.ndarray) -> Entry:
-    number, title, text, start, accessed, count, source, status, reason, into, up = row
-    return Entry(
-        id=number,
-        title=title,
-        text=text,
-        embedding=vector,
-        step_created=start,
-        step_accessed=accessed,
-        access_count=count,
-        source=source,
-        status=Status(status),
-        reason=Reason(reason),
-        merged_into=into,
-        parents=tuple(up),
-    )
-
-
-def _record_row(record: OpRecord) -> dict:
-    return {
-        name: getattr(record, name) for name in _RECORD
-    }  # asdict copies deeply: slow
-
-
-def _record(row: dict) -> OpRecord:
-    span = row["token_span"]
-    return OpRecord(
-        **{
-            **row,
-            "entry_ids": tuple(row["entry_ids"]),
-            "evicted": tuple(row["evicted"]),
-            "token_span": None if span is None else tuple(span),
-        }
-    )
 
 
 def _json_lines(rows: Iterable) -> Iterator[bytes]:
@@ -198,7 +281,12 @@ def _array_chunks(entries: list[Entry], dim: int) -> Iterator[bytes]:
         yield np.stack(rows).astype("<f4", copy=False).tobytes()
 
 
-def write(folder: pathlib.Path, meta: dict, parts: dict[str, Iterable[bytes]]) -> None:
+def write(
+    folder: pathlib.Path,
+    meta: dict,
+    parts: dict[str, Iterable[bytes]],
+    check: Callable[[str], None] = lambda there: None,
+) -> str:
     """Puts ``meta`` and the parts of a bank in place as one.
 
     If it is cut off at any moment, or fails, the bank saved before stays complete. It
@@ -208,6 +296,11 @@ def write(folder: pathlib.Path, meta: dict, parts: dict[str, Iterable[bytes]]) -
       folder: a new directory, an empty one or a saved bank.
       meta: what ``meta.json`` is to say besides format, version and checksums.
       parts: ``entries``, ``log`` and ``embeddings``, each in chunks of bytes.
+      check: gets the checksum of the bank that is there, "" for none, while the
+        directory is locked; what it raises leaves that bank as it is.
+
+    Returns:
+      The checksum of what was written.
 
     Raises:
       BankFileError: something else than a saved bank is there; it is left alone.
@@ -217,12 +310,15 @@ def write(folder: pathlib.Path, meta: dict, parts: dict[str, Iterable[bytes]]) -
         _check_replaceable(folder)
         _make_folder(folder)
         with _locked(folder) as (handle, alone):
+            check(_checksum_of(folder))
             before = _files_in_meta(folder)
             written = _write_all(folder, handle, meta, parts)
+            checksum = _checksum_of(folder)
             leftovers = _bank_files(folder) if alone else before
             for name in leftovers - written:
                 with contextlib.suppress(OSError):  # the next save tries again
                     (folder / name).unlink()
+        return checksum
     except OSError as error:
         raise OSError(
             error.errno or errno.EIO,
@@ -368,6 +464,15 @@ def _files_in_meta(folder: pathlib.Path) -> set[str]:
         return set()
 
 
+def _checksum_of(folder: pathlib.Path) -> str:
+    """The checksum of the bank in a directory; "" if no bank can be read there."""
+    try:
+        meta = _decode_meta((folder / META).read_bytes(), folder / META)
+    except (OSError, BankFileError):
+        return ""
+    return _meta_checksum(meta)
+
+
 def _bank_files(folder: pathlib.Path) -> set[str]:
     """The files in a directory that a save may have written."""
     return {name for name in os.listdir(folder) if _BANK_FILE.fullmatch(name)}
@@ -405,6 +510,26 @@ def _make_folder(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
+def held(directory) -> Iterator[None]:
+    """Keeps other threads and processes from saving to a directory; it is made.
+
+    In the block this thread may save there as often as it likes.
+
+    Args:
+      directory: of a bank, there or not.
+
+    Raises:
+      BankFileError: it holds something else than a bank.
+      OSError: it cannot be made, or others worked there for ten minutes.
+    """
+    folder = _folder(directory)
+    _check_replaceable(folder)
+    _make_folder(folder)
+    with _locked(folder):
+        yield
+
+
+@contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[tuple[int | None, bool]]:
     """Locks the directory; gives its handle, and whether no other save runs meanwhile.
 
@@ -413,16 +538,40 @@ def _locked(folder: pathlib.Path) -> Iterator[tuple[int | None, bool]]:
     if fcntl is None:
         yield None, False
         return
+    mine = threading.get_ident(), _key(folder)
+    if mine in _HELD:
+        yield _HELD[mine], True
+        return
     handle, alone = os.open(folder, os.O_RDONLY), False
     try:
-        with contextlib.suppress(OSError):  # some network file systems cannot lock it
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            alone = True
+        alone = _lock(handle, folder)
+        if alone:
+            _HELD[mine] = handle
         yield handle, alone
     finally:
+        _HELD.pop(mine, None)
         if alone:  # a forked child may hold the handle too
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
+
+
+def _lock(handle: int, folder: pathlib.Path) -> bool:
+    """Waits for the lock; False if the file system has none, as some of networks."""
+    end = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise OSError(
+                    errno.EBUSY,
+                    f"another process has kept it locked for {_LOCK_WAIT_S:.0f} s",
+                    str(folder),
+                ) from None
+        except OSError:
+            return False
+        time.sleep(_LOCK_PAUSE_S)
 
 
 def _sync_folder(handle: int | None) -> None:

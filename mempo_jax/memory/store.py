@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import heapq
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -92,7 +92,15 @@ class EntryTable:
         elif record.outcome == OpOutcome.DELETED:
             for entry_id in record.entry_ids:
                 self._bury(entry_id, Status.DELETED, Reason.POLICY)
-        for entry_id in record.evicted:
+        self.evict(record.evicted)
+
+    def evict(self, ids: Iterable[int]) -> None:
+        """Makes active entries tombstones, because there are too many.
+
+        Args:
+          ids: of these entries.
+        """
+        for entry_id in ids:
             self._bury(entry_id, Status.DELETED, Reason.EVICTED)
 
     def __len__(self) -> int:
@@ -393,6 +401,24 @@ class EvictionQueue:
         return heapq.heappop(self._heap)
 
 
+def replay(initial, log: Iterable[OpRecord], trajectory_id: str | None = None):
+    """Applies a log to a bank and so gives the logged bank again, bit for bit.
+
+    Args:
+      initial: the bank before the log; it is left as it is.
+      log: the records, complete and in order.
+      trajectory_id: source of the entries made; that of ``initial`` if None.
+
+    Raises:
+      ValueError: a record does not fit what came before it.
+    """
+    name = initial.trajectory_id if trajectory_id is None else trajectory_id
+    bank = initial.fork(name)
+    for record in log:
+        bank.apply(record)
+    return bank
+
+
 def check_bank(bank, table) -> None:
     """Checks the invariants of a bank.
 
@@ -425,7 +451,8 @@ def _check_entry(entry: Entry, entries: list[Entry], dim: int) -> None:
     )
     # 1e-3 is the tolerance with which a bank takes vectors in.
     _require(abs(float(vector @ vector) - 1) < 1e-3, where + "embedding norm is not 1")
-    _require(bool(entry.text.strip()), where + "empty text")
+    purged = entry.reason == Reason.PURGED
+    _require(purged != bool(entry.text.strip()), where + "text against reason")
     _require(entry.step_accessed >= entry.step_created, where + "accessed before made")
     merged = entry.status == Status.MERGED
     _require(merged == (entry.merged_into >= 0), where + "merged_into against status")
@@ -442,8 +469,8 @@ def _check_entry(entry: Entry, entries: list[Entry], dim: int) -> None:
         )
     allowed = {
         Status.ACTIVE: {Reason.NONE},
-        Status.MERGED: {Reason.NONE, Reason.SUPERSEDED},
-        Status.DELETED: {Reason.POLICY, Reason.EVICTED},
+        Status.MERGED: {Reason.NONE, Reason.SUPERSEDED, Reason.PURGED},
+        Status.DELETED: {Reason.POLICY, Reason.EVICTED, Reason.PURGED},
     }
     _require(
         entry.reason in allowed[entry.status],

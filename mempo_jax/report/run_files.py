@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from mempo_jax.memory import OpRecord
 from mempo_jax.runs import Columns, Table
+from mempo_jax.settings import migrated
 
 LATEST = 2**53  # steps from there on are not exact as floats
 TOO_LARGE = 1e300  # for sums of it to be finite
@@ -170,6 +171,7 @@ def read_run(path: pathlib.Path) -> RunFiles | None:
 
     Raises:
       OSError: a file is there and cannot be read.
+      ConfigError: a newer version of mempo_jax wrote it.
     """
     config, metrics = read_object(path / "config.json"), path / "metrics.jsonl"
     there = metrics.is_file()
@@ -181,7 +183,7 @@ def read_run(path: pathlib.Path) -> RunFiles | None:
     table = by_step(lines if there else ())
     return RunFiles(
         name=path.resolve().name,
-        config=config or {},
+        config=migrated(config or {}, path / "config.json"),
         metrics=table,
         unreadable=lines.unreadable,
         summary=read_object(path / "summary.json"),

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +27,8 @@ from mempo_jax.envs import (
     Reward,
     Task,
 )
-from mempo_jax.envs.reward import RewardError
+from mempo_jax.envs.base import described, shortened
+from mempo_jax.envs.reward import RewardError, share
 from mempo_jax.models.tokenizer import Tokenizer
 from mempo_jax.rollout.sampler import (
     Decoding,
@@ -407,19 +410,60 @@ def truth_of(episode: Episode, failure: str | None, limit_s: float) -> Truth:
         [reward] = call_with_limit([episode.reward], limit_s)
         if isinstance(reward, Exception):
             failure, reward = fault(reward), None
-    # ``questions`` and ``question_scores`` are optional for environments.
-    questions_of = getattr(episode.env, "questions", tuple)
-    scores_of = getattr(episode.env, "question_scores", tuple)
-    queries = [episode.env.useful, questions_of, scores_of]
+    # ``questions`` and ``question_scores`` are optional for environments. To look them
+    # up is part of the call: a property may fail, or hang.
+    queries = [
+        lambda: episode.env.useful(),
+        lambda: getattr(episode.env, "questions", tuple)(),
+        lambda: getattr(episode.env, "question_scores", tuple)(),
+    ]
     useful, questions, scores = call_with_limit(queries, limit_s)
     # Truth that cannot be computed costs measurements, never the trajectory.
     return Truth(
         failure,
         reward,
-        frozenset() if isinstance(useful, Exception) else useful,
-        () if isinstance(questions, Exception) else questions,
-        () if isinstance(scores, Exception) else scores,
+        _checked(useful, "useful()", _useful, frozenset()),
+        _checked(questions, "questions()", _questions, ()),
+        _checked(scores, "question_scores()", _scores, ()),
     )
+
+
+def _checked(value: Any, method: str, check: Callable[[Any], Any], nothing: Any) -> Any:
+    """What a method of an environment returned, if it is what it should be.
+
+    Otherwise ``nothing``, and a warning, which comes once for each kind of fault.
+    """
+    try:
+        if isinstance(value, Exception):
+            raise value
+        return check(value)
+    except Exception as error:
+        kind = f"the environment's {method}: {described(error)}"
+        warnings.warn(f"{kind}; it is measured as if it were unknown", stacklevel=2)
+        return nothing
+
+
+def _useful(value: Any) -> frozenset[int]:
+    if isinstance(value, set | frozenset | list | tuple | range):
+        numbers = [operator.index(each) for each in value]
+        if not any(isinstance(each, bool) for each in value):
+            return frozenset(numbers)
+    raise TypeError(f"expected numbers of observations, got {shortened(value)}")
+
+
+def _questions(value: Any) -> tuple[Question, ...]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"expected a tuple of Question, got {shortened(value)}")
+    for each in value:
+        if not isinstance(each, Question):
+            raise TypeError(f"expected a Question, got {shortened(each)}")
+    return tuple(value)
+
+
+def _scores(value: Any) -> tuple[float, ...]:
+    if isinstance(value, str | bytes | Mapping):
+        raise TypeError(f"expected a tuple of scores, got {shortened(value)}")
+    return tuple(share(each, "a score") for each in value)
 
 
 def finished(
@@ -445,7 +489,7 @@ def finished(
         sample=sample,
         status=EpisodeStatus.FAILED if failed else episode.status,
         failure=truth.failure,
-        goal=episode.env.goal,
+        goal=episode.goal,
         segments=builder.segments,
         log=log,
         observations=list(episode.observations),

@@ -103,6 +103,10 @@ class PolicyJudge:
         """
         # No copy for arrays that are on their devices already.
         self._params = jax.device_put(params)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets all verdicts, and with them the texts that they were about."""
         self._verdicts = {}
 
     def warm_up(self) -> None:

@@ -1,7 +1,8 @@
 """Runs host calls under time limits: in order, or several at the same time.
 
 A call that outlives its limit is abandoned with its thread, which cannot be killed but
-ends with the process. The calls after it go on in a new thread.
+ends with the process. The calls after it go on in a new thread. Seconds in which the
+process was stopped do not count.
 
 ``call_with_limit`` makes calls one after another. ``InOrder`` and ``CallPool`` take
 calls of many owners, one of each at a time, and give their results back; the first
@@ -20,6 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
+
+from mempo_jax.envs.base import described
+from mempo_jax.envs.tools import AWAKE
 
 PAUSE_S = 0.5  # between two looks at whether waiting should go on
 # Calls that answer at once are waited for, so that what follows is the same each time:
@@ -136,14 +140,14 @@ def get(
     Raises:
       queue.Empty: nothing came in time.
     """
-    end = time.monotonic() + limit_s
+    end = AWAKE.now() + limit_s
     while True:
-        seconds_left = end - time.monotonic()
+        seconds_left = end - AWAKE.now()
         # Short waits, so that a signal or a failed peer is noticed while a call hangs.
         try:
             return results.get(timeout=max(0.0, min(seconds_left, PAUSE_S)))
         except queue.Empty:
-            if seconds_left <= PAUSE_S:
+            if AWAKE.now() >= end:
                 raise
         between()
 
@@ -217,8 +221,7 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return error
     # Such as SystemExit: it would end this thread, and its result be waited for.
     except BaseException as error:
-        told = f"expected an answer, got {type(error).__name__}: {error}"
-        return HungCallError(told)
+        return HungCallError(f"expected an answer, got {described(error)}")
 
 
 class Calls(Protocol):
@@ -306,7 +309,7 @@ class _Ticket:
     Attributes:
       number: in the order of taking.
       owner, call, limited: see ``Calls.start``.
-      began: when a thread began with it, by ``time.monotonic``; None before.
+      began: when a thread began with it, by ``AWAKE``; None before.
       over: whether the call has returned, or has been given up.
     """
 
@@ -399,13 +402,14 @@ class CallPool:
 
     def _until_expiry(self) -> float:
         """Seconds until a call could be given up, at most those between two looks."""
-        now = time.monotonic()
-        began = [t.began for t in self._open.values() if t.limited and t.began]
+        now = AWAKE.now()
+        limited = [ticket for ticket in self._open.values() if ticket.limited]
+        began = [ticket.began for ticket in limited if ticket.began is not None]
         left = min(began) + self._limit - now if began else PAUSE_S
         return min(max(left, 0.0), PAUSE_S)
 
     def _expired(self) -> list[_Ticket]:
-        now = time.monotonic()
+        now = AWAKE.now()
         return [
             ticket
             for ticket in self._open.values()
@@ -440,7 +444,7 @@ class CallPool:
 
     def _work(self) -> None:
         while (ticket := self._waiting.get()) is not None and not self._closed:
-            ticket.began = time.monotonic()
+            ticket.began = AWAKE.now()
             result = _outcome(ticket.call)
             with self._lock:
                 given_up, ticket.over = ticket.over, True

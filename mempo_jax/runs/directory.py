@@ -16,7 +16,7 @@ from typing import Any
 from mempo_jax.runs.metrics import read_metrics
 from mempo_jax.runs.records import ErrorCounts, count_errors
 from mempo_jax.runs.table import Table
-from mempo_jax.settings import ConfigError, flatten
+from mempo_jax.settings import ConfigError, flatten, migrated
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 MACHINES, TRAJECTORIES = "machines.json", "trajectories"
@@ -94,7 +94,8 @@ def read_run(workdir: str | pathlib.Path, option: str = "--workdir") -> RunRecor
       What was found there.
 
     Raises:
-      ConfigError: it is not the directory of a run, or its metrics cannot be read.
+      ConfigError: it is not the directory of a run, its metrics cannot be read, or a
+        newer version of mempo_jax wrote it.
     """
     place = pathlib.Path(workdir)
     file = place / METRICS
@@ -133,9 +134,13 @@ def read_config(
 
     Returns:
       Fields by dotted name; empty if there is no config that can be read.
+
+    Raises:
+      ConfigError: a newer version of mempo_jax saved it.
     """
     try:
-        return flatten(read_object(place / CONFIG, unread) or {})
+        saved = read_object(place / CONFIG, unread) or {}
+        return flatten(migrated(saved, place / CONFIG))
     except RecursionError:
         _note(unread, CONFIG, ", found too many levels of nesting")
         return {}

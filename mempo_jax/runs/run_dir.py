@@ -38,7 +38,7 @@ from mempo_jax.distributed import hosts
 from mempo_jax.distributed.placement import pieces
 from mempo_jax.rollout.trajectory import Trajectory
 from mempo_jax.runs.atomic import write_text
-from mempo_jax.settings import ConfigError, flatten, local_path
+from mempo_jax.settings import ConfigError, flatten, local_path, with_version
 
 # Packages that compute; another version may round otherwise.
 PACKAGES = (
@@ -170,7 +170,7 @@ class RunDir:
           By dotted name, the value in the directory and the value in ``config``.
 
         Raises:
-          ConfigError: the file is no config.
+          ConfigError: the file is no config, or a newer version saved it.
         """
         file = self.path / "config.json"
         try:
@@ -178,6 +178,8 @@ class RunDir:
             if not isinstance(saved, dict):
                 raise TypeError(f"got {type(saved).__name__}")
             old = flatten(complete_saved(saved, str(file), wanted=flatten(config)))
+        except ConfigError:
+            raise
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{file}: expected the config of a run, as JSON: {error}; use another "
@@ -216,7 +218,7 @@ class RunDir:
         self.check(config)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(config, indent=1, sort_keys=True)
+            text = json.dumps(with_version(config), indent=1, sort_keys=True)
             write_text(self.path / "config.json", text + "\n")
         except OSError as error:
             raise ConfigError(f"--workdir={self.path}: {error}") from error

@@ -19,7 +19,8 @@ from mempo_jax.config import RunConfig
 from mempo_jax.distributed import hosts
 from mempo_jax.envs import EnvironmentFault, Episode, TaskSuite
 from mempo_jax.envs.adapters import ADAPTERS
-from mempo_jax.envs.own_environments import OwnSuite, named
+from mempo_jax.envs.base import described
+from mempo_jax.envs.own_environments import OwnSuite
 from mempo_jax.rollout.segments import Segment
 from mempo_jax.settings import ConfigError
 
@@ -84,7 +85,7 @@ class DemonstrationScores:
             raise
         except Exception as error:  # foreign code may raise anything
             raise EnvironmentFault(
-                f"task {episode.task.id}, at its end: {named(error)}"
+                f"task {episode.task.id}, at its end: {described(error)}"
             ) from error
         self.scores.append(score)
         for category, score in zip(categories, scores):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from mempo_jax.envs import EnvironmentFault, StepResult
@@ -82,7 +83,8 @@ class FaultyEnv(ScriptedEnv):
         if self.results.get("raises"):
             raise KeyError("lost")
         reward = self.results.get("reward", 0.0)
-        return StepResult(self.results.get("observation", "x"), reward, False)
+        shown = self.results.get("observation", "x")
+        return StepResult(shown, reward, self.results.get("done", False))
 
     def score(self):
         value = self.results.get("score", 0.0)
@@ -101,6 +103,14 @@ class FaultyEnv(ScriptedEnv):
         ({"reward": "0.5"}, "'0.5'"),
         ({"observation": None}, "None"),
         ({"observation": b"x"}, "b'x'"),
+        ({"reward": 10**400}, "inite float"),
+        ({"done": "no"}, "'no'"),
+        ({"done": None}, "None"),
+        ({"done": 0.5}, "0.5"),
+        ({"done": np.array([True, False])}, "ValueError"),
+        ({"observation": "x" * 1_000_001}, "1,000,001: no context"),
+        ({"observation": b"x" * 10_000_000}, "b'xxx"),
+        ({"observation": ["x"] * 10_000_000}, "['x', "),
     ],
 )
 def test_a_faulty_environment_is_told_with_task_and_turn(results, came):
@@ -109,9 +119,24 @@ def test_a_faulty_environment_is_told_with_task_and_turn(results, came):
     with pytest.raises(EnvironmentFault, match="scripted/train/0, turn 0") as caught:
         episode.act("")
     assert came in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("start", [ValueError("no"), None, 3])
+@pytest.mark.parametrize("done", [True, False, np.True_, np.False_, 0, 1])
+def test_done_may_be_any_kind_of_truth_value(done):
+    episode = make_episode(FaultyEnv(done=done))
+    play(episode, "")
+    assert episode.done == bool(done)
+
+
+def test_the_longest_text_that_is_taken():
+    episode = make_episode(FaultyEnv(observation="x" * 1_000_000))
+    episode.observe()
+    episode.act("")
+    assert not episode.done
+
+
+@pytest.mark.parametrize("start", [ValueError("no"), None, 3, "x" * 1_000_001])
 def test_a_faulty_reset_is_told(start):
     class Env(ScriptedEnv):
         def reset(self, seed):
@@ -135,3 +160,28 @@ def test_a_faulty_reset_is_told(start):
 def test_a_faulty_score_is_told(score, error):
     with pytest.raises(error, match=r"score\(\)"):
         make_episode(FaultyEnv(score=score)).reward()
+
+
+@pytest.mark.parametrize("goal", [None, 7, b"go", "g" * 1_000_001, RuntimeError("no")])
+def test_a_faulty_goal_is_told(goal):
+    class Env(ScriptedEnv):
+        @property
+        def goal(self):
+            if isinstance(goal, Exception):
+                raise goal
+            return goal
+
+        @goal.setter
+        def goal(self, value):
+            pass
+
+    with pytest.raises(EnvironmentFault, match=r"reset\(0\) raised") as caught:
+        make_episode(Env())
+    assert len(str(caught.value)) < 500
+
+
+def test_a_fault_says_where_in_the_environment_it_came_up():
+    with pytest.raises(
+        EnvironmentFault, match=r"'lost' \(episode_faults_test\.py:\d+, in"
+    ):
+        make_episode(FaultyEnv(raises=True)).act("")

@@ -1,5 +1,6 @@
 import functools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -64,6 +65,49 @@ def test_a_score_outside_the_contract_is_refused(score):
     with pytest.raises(RewardError, match=r"score\(\): expected") as caught:
         compose(score, NONE, REWARD)
     assert repr(score) in str(caught.value)
+
+
+PARTS = (9, 11, 18, 20, 21, 49, 98, 103, 107)  # of which many a sum is not 1
+
+
+def added(parts, kind):
+    """A score that an environment has added up, part by part."""
+    score = kind(0)
+    for _ in range(parts):
+        score = kind(score + kind(1) / kind(parts))
+    return score
+
+
+@pytest.mark.parametrize("parts", [*PARTS, 1000, 9973])
+@pytest.mark.parametrize("kind", [float, np.float64])
+def test_a_score_that_was_added_up_of_parts_is_whole(parts, kind):
+    score = added(parts, kind)
+    assert score == pytest.approx(1, abs=1e-9)
+    total = compose(score, NONE, REWARD).raw["task"]
+    assert total == min(score, 1.0)
+    over = compose(2.0 - score, NONE, REWARD).raw["task"]
+    assert over == min(2.0 - score, 1.0)
+    assert compose(score - 1.0, NONE, REWARD).raw["task"] == max(score - 1.0, 0.0)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_nor_is_one_of_float32_parts_refused(parts):
+    score = added(parts, np.float32)
+    assert abs(float(score) - 1) < 2e-6
+    assert compose(score, NONE, REWARD).raw["task"] == min(float(score), 1.0)
+
+
+def test_the_sums_above_are_not_all_exact():
+    assert {added(parts, float) > 1 for parts in range(2, 200)} == {True, False}
+    assert any(added(parts, np.float32) > 1 for parts in PARTS)
+
+
+@pytest.mark.parametrize(
+    "score", [1 + 1.1e-6, -1.1e-6, 1.001, np.float32(1.0001), np.float16(1.1)]
+)
+def test_more_than_rounding_is_refused(score):
+    with pytest.raises(RewardError, match=r"expected a number in \[0, 1\]"):
+        compose(score, NONE, REWARD)
 
 
 @pytest.mark.parametrize("field", [*PENALTIES, "penalty_floor"])
@@ -210,3 +254,73 @@ def test_a_function_without_a_name_is_still_told_apart():
     partial = functools.partial(reward_function([1.0]))
     with pytest.raises(RewardError, match=r"reward function functools\.partial"):
         call_reward_function(partial, [0, 1])
+
+
+def fails(trajectories):
+    return [inner(each) for each in trajectories]
+
+
+def inner(trajectory):
+    return {"a": 1}[trajectory]
+
+
+def test_a_function_that_raises_gives_its_own_traceback_in_short():
+    with pytest.raises(RewardError) as caught:
+        call_reward_function(fails, ["a", "b"])
+    text, details = str(caught.value), caught.value.details
+    assert "\n" not in text
+    assert re.fullmatch(
+        r"reward function fails raised KeyError: 'b' \(reward_test\.py:\d+, "
+        r"in inner\); see config\.reward\.function",
+        text,
+    )
+    lines = details.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert [line.split(", in ")[1] for line in lines if ", in " in line] == [
+        "fails",
+        *([] if "<listcomp>" not in details else ["<listcomp>"]),
+        "inner",
+    ]
+    assert "call_reward_function" not in details
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise ValueError("not even this")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (UnprintableError(), "its message cannot be shown"),
+        (ValueError("y" * 10_000_000), r"y\.\.\. \("),
+        (ValueError("two\nlines\x1b"), "two lines"),
+        (SystemExit(3), "SystemExit: 3"),
+        (RecursionError("deep"), "RecursionError"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_whatever_a_function_raises_is_one_short_line(error, said):
+    def raising(trajectories):
+        raise error
+
+    with pytest.raises(RewardError, match=said) as caught:
+        call_reward_function(raising, [1])
+    assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)
+
+
+def test_ctrl_c_is_no_fault_of_the_function():
+    def interrupted(trajectories):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        call_reward_function(interrupted, [1])
+
+
+def test_what_came_is_shown_in_short():
+    # No parameters: pytest would write them out.
+    for value in (10**400, -(10**5000), np.zeros(10**6), "x" * 10**7):
+        with pytest.raises(RewardError, match="expected one finite float") as caught:
+            call_reward_function(reward_function([value]), [1])
+        assert len(str(caught.value)) < 400

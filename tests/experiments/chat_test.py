@@ -95,6 +95,30 @@ def test_commands_are_not_shown_to_the_policy(scripted):
     assert err[-1] == "/mem: unknown command; /help lists them"
 
 
+def test_an_entry_is_erased_from_memory_and_disk(scripted, tmp_path):
+    words = (f"--bank={tmp_path / 'bank'}", "--goal=find")
+    lines = (
+        "one",
+        "/purge",
+        "/purge a",
+        "/purge -1",
+        "/purge 7",
+        f"/purge {'9' * 5000}",
+    )
+    _, err = scripted("\n".join(lines), *words)
+    refused = [line for line in err if line.startswith("/purge: ")]
+    assert [("expected ids of entries" in line) for line in refused] == [
+        *(True, True, True),
+        *(False, False),
+    ]
+    assert "purge: expected ids below 1, got [7]" in refused[3]
+    out, err = scripted("/purge 0\n/memory", *words)
+    assert out[0] == "erased: 0"
+    assert any(re.search(r"purged .*\(its text was erased\)$", line) for line in out)
+    saved = [file.read_bytes() for file in (tmp_path / "bank").iterdir()]
+    assert not any(b"one two" in data for data in saved)
+
+
 def test_words_that_it_does_not_know_are_named(scripted):
     _, err = scripted("one Two zzz, 12\ntwo", "--goal=find qqq")
     [goal, line] = [each for each in err if each.startswith("warning: ")]

@@ -54,7 +54,7 @@ def end(pid):
 def alternate(folder, done=None):
     turn = 0
     while True:
-        (NEW, OLD)[turn % 2].save(folder)
+        (NEW, OLD)[turn % 2].save(folder, replace=True)
         turn += 1
         if done is not None:
             done.buf[0] = 1
@@ -64,8 +64,8 @@ def kill(folder, times):
     """Kills a saving process again and again, at random moments."""
     draw, seen = random.Random(0), {"old": 0, "new": 0, "none": 0, "cut_off": 0}
     start = time.perf_counter()
-    NEW.save(folder)
-    OLD.save(folder)
+    NEW.save(folder, replace=True)
+    OLD.save(folder, replace=True)
     usual = time.perf_counter() - start
     done = shared_memory.SharedMemory(create=True, size=1)
     for _ in range(times):
@@ -90,11 +90,11 @@ def kill_first(folder, times):
     usual = time.perf_counter() - start
     for number in range(times):
         place = folder / str(number)
-        pid = child(lambda place=place: NEW.save(place))
+        pid = child(lambda place=place: NEW.save(place, replace=True))
         time.sleep(draw.uniform(0, 6 * usual))
         end(pid)
         seen[state(place)] += 1
-        NEW.save(place)
+        NEW.save(place, replace=True)
         assert state(place) == "new"
     return {**seen, "whole": seen["none"] + seen["new"]}
 
@@ -102,7 +102,7 @@ def kill_first(folder, times):
 def read(folder, times):
     """Loads while another process saves without a pause."""
     seen = {"old": 0, "new": 0, "none": 0}
-    OLD.save(folder)
+    OLD.save(folder, replace=True)
     pid = child(lambda: alternate(folder))
     for _ in range(times):
         seen[state(folder)] += 1
@@ -115,10 +115,10 @@ def race(folder, times):
 
     def save(bank):
         for _ in range(times):
-            bank.save(folder)
+            bank.save(folder, replace=True)
 
     seen = {"old": 0, "new": 0, "none": 0}
-    OLD.save(folder)
+    OLD.save(folder, replace=True)
     pids, failed = [child(lambda bank=bank: save(bank)) for bank in (OLD, NEW)], 0
     while pids:
         seen[state(folder)] += 1

@@ -156,7 +156,7 @@ def test_a_bank_of_version_1_is_still_read(tmp_path):
     sums = hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
     (folder / "meta.json").write_text(json.dumps(meta | {"checksum": sums}, indent=1))
     assert Bank.load(folder, EMBEDDER).entries == bank.entries
-    bank.save(folder)
+    bank.save(folder, replace=True)  # it never was a bank of version 1
     assert len(os.listdir(folder)) == 4
     assert Bank.load(folder, EMBEDDER).log == bank.log
 

@@ -10,6 +10,7 @@ import pytest
 
 from mempo_jax.core import group_normalise
 from mempo_jax.envs import EpisodeStatus, StepResult
+from mempo_jax.evaluation.stats import by_category, step_stats
 from mempo_jax.rollout.assemble import BatchShapes, assemble_trajectories
 from tests.envs.scripted_env import ScriptedEnv
 from tests.rollout.tiny import (
@@ -106,6 +107,72 @@ def test_a_truth_that_cannot_be_told_is_no_truth(how):
     made = run(ScriptedEngine(SCRIPT), "useful", how, 0.4)
     assert [len(t.useful) for t in made] == [0 if i == BAD else 1 for i in range(8)]
     assert all(t.valid for t in made)
+
+
+WRONG_TRUTHS = [
+    *(("useful", value) for value in (None, 3, "01", {"a"}, [0.5], [True], {0: 1})),
+    *(("questions", value) for value in (None, "what?", ["what?"], {1: 2}, 4)),
+    *(("question_scores", value) for value in (None, "0.5", ["a"], [math.nan], [2.0])),
+    *((name, None) for name in ("property", "missing")),
+]
+
+
+@pytest.mark.parametrize(("method", "value"), WRONG_TRUTHS)
+def test_a_truth_of_a_wrong_kind_is_no_truth_and_costs_nothing_else(method, value):
+    class Wrong(ScriptedEnv):
+        if method == "property":
+
+            @property
+            def questions(self):
+                raise RuntimeError("no licence")
+
+        elif method == "missing":
+            useful = None
+
+    if value is not None or method not in ("property", "missing"):
+        setattr(Wrong, method, lambda self: value)
+
+    def env(job):
+        return Wrong(LINES) if job.sample == BAD else ScriptedEnv(LINES)
+
+    collector = make_collector(ScriptedEngine(SCRIPT), env=env)
+    with pytest.warns(UserWarning, match="measured as if it were unknown"):
+        made = collector.run(jobs(8), decoding())
+    bad = made[BAD]
+    assert all(t.valid and t.reward is not None for t in made)
+    if method in ("useful", "missing"):
+        assert bad.useful == frozenset()
+    else:
+        assert (bad.questions, bad.question_scores) == ((), ())
+    json.dumps([t.to_json() for t in made], allow_nan=False)
+    step_stats(made, 8)
+    by_category(made)
+
+
+@pytest.mark.parametrize("value", [{0}, [0], (0, 0), np.arange(1), range(1)])
+def test_a_truth_in_another_form_is_taken(value, recwarn):
+    class Env(ScriptedEnv):
+        def useful(self):
+            return value if not isinstance(value, np.ndarray) else list(value)
+
+    collector = make_collector(ScriptedEngine(SCRIPT), env=lambda job: Env(LINES))
+    [made] = collector.run(jobs(1), decoding())
+    assert made.useful == frozenset({0})
+    assert not recwarn.list
+
+
+def test_a_score_above_1_by_rounding_is_cut():
+    class Env(ScriptedEnv):
+        def score(self):
+            return sum([1 / 9] * 9) + 2e-16
+
+        def question_scores(self):
+            return [sum([1 / 9] * 9) + 2e-16, 0]
+
+    collector = make_collector(ScriptedEngine(SCRIPT), env=lambda job: Env(LINES))
+    [made] = collector.run(jobs(1), decoding())
+    assert made.score == 1.0
+    assert made.question_scores == (1.0, 0.0)
 
 
 def test_a_failed_member_votes_in_neither_mean_nor_std():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mempo_jax.memory.rerank import mmr
+from mempo_jax.memory.index import mmr
 
 
 def unit(rows):
