@@ -157,7 +157,8 @@ def test_any_field_that_a_saved_config_lacks_takes_its_default_by_name(name):
     del part[field]
     with pytest.warns(UserWarning, match=f"they are taken as {name} = ") as said:
         completed = complete_saved(saved, "run/config.json")
-    assert len(said) == 1
+    # Others may be of what the process collects just then.
+    assert sum("they are taken as" in str(each.message) for each in said) == 1
     meant = ADDED_FIELDS.get(name, whole[field])
     for section in sections:
         completed = completed[section]
