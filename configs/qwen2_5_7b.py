@@ -10,12 +10,17 @@ Hardware: 16 chips of 16 GiB (v5e-16), as fsdp 4 x tensor 4. On 4 chips of 95 Gi
 (v5p-8) add --config.mesh.fsdp=1.
 
 Memory, by experiments.plan with --device=v5e-16 (4 hosts): 15.4 GiB of 15.8 that a chip
-has to give, most of it in the train step (an estimate in what the programs make). What
-is trained takes 14 bytes a parameter: float32 masters and two moments (12), and the
-bfloat16 copy that passes take (2). With train.micro_batch_tokens=16384 it is 16.0 GiB,
-which does not fit. Nor does fsdp 16: decoding gathers the weights that fsdp splits, up
-to 14 GiB, in each step; those that tensor splits stay where they are. Contexts of 8,192
-tokens need adapters (policy.lora.rank=32) or more chips.
+has to give, most of it in the train step (an estimate in what the programs make). The
+TPU's own compiler, asked about all 28 layers, says 14.8. What is trained takes 14 bytes
+a parameter: float32 masters and two moments (12), and the bfloat16 copy that passes
+take (2). With train.micro_batch_tokens=16384 it is 16.0 GiB (15.9 by the TPU's
+compiler), which does not fit. Nor does fsdp 16: the train step then needs 20.2 GiB
+(16.5). Contexts of 8,192 tokens need adapters (policy.lora.rank=32) or more chips.
+
+Sampling: each host samples on its own four chips, which tensor 4 makes one copy of the
+weights, so no weight is gathered to decode a token. mesh.sampling would change nothing
+here: the plan is the same with it, 89 s a step. One host with eight chips (h100-8)
+trains as fsdp 2 x tensor 4, and there --config.mesh.sampling.fsdp=1 saves the gathers.
 
 Result: not run.
 """

@@ -22,7 +22,8 @@ OF_PEAK, OF_BANDWIDTH, OF_LINK = 0.4, 0.6, 0.6
 FLOAT32 = 0.25  # of the bfloat16 peak, for float32 products; assumed
 LEFT_OUT = (
     "work of the host (episodes, memory banks, tokeniser), waiting for the longest "
-    "trajectory, compilation, evaluation, checkpoints, traffic between slices"
+    "trajectory, sums that tensor needs in each layer, compilation, evaluation, "
+    "checkpoints, traffic between slices"
 )
 _BYTES = {"float32": 4, "bfloat16": 2}
 
